@@ -69,10 +69,9 @@ def one_thread() -> Iterator[None]:
 def cli(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> Callable[..., tuple[int, str, str]]:
-    """Call the program in this process, in a folder of the test's own.
+    """Return a function that calls the program in this process, in a folder of the test's own.
 
-    Returns:
-        Exit code, stdout and stderr.
+    Its arguments are the words of the command line; it returns exit code, stdout and stderr.
     """
     from trainmark.cli.app import main
 

@@ -84,5 +84,5 @@ def test_without_a_terminal_few_lines_are_printed_and_none_with_quiet(cli, raw):
     ]
     assert len(err.splitlines()) == 6  # then: writing, a line for each split, done
     _, _, err = cli("prepare", "distilbert", "--from", str(raw), "--data", "q", "--quiet")
-    assert "NO" not in err  # as in "NOT the published number of rows"
+    assert "NO" not in err  # no warning that a split has "NOT the published" number of rows
     assert cli("prepare", "distilbert", "--from", str(raw), "--data", "q2", "-q") == (0, "q2\n", "")

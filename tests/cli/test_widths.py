@@ -88,11 +88,11 @@ def terminal(
     for verb in ("doctor", "ceilings"):
         monkeypatch.setattr(f"trainmark.cli.{verb}.redirect_to_stderr", nullcontext)
     # Series of several batch sizes; those of b and d are the same work.
-    sides: dict[str, list[Record]] = {
+    series_by_name: dict[str, list[Record]] = {
         name: make_series(name, [100.0, 101.0, 99.0, 100.5, 99.5], recipe={"micro_batch_size": bs})
         for name, bs in (("a", 96), ("b", 32), ("c", 8), ("d", 32))
     }
-    for name, launches in sides.items():
+    for name, launches in series_by_name.items():
         for number, launch in enumerate(launches, 1):
             folder = tmp_path / "runs" / name / f"r{number}"
             folder.mkdir(parents=True)

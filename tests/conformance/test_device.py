@@ -148,7 +148,7 @@ def test_each_fault_of_a_device_is_named(members, fault):
 
 def test_valid_device_has_no_fault():
     assert device_faults(Good()) == []
-    # Unless it cannot be opened, here as local rank 0 with one thread.
+    # A device that cannot be opened is a fault; it is opened as local rank 0 of one rank.
     assert device_faults(make_changed_class(Good, open=raise_no_tool)()) == [
         "open(0, 1) raised OSError: no tool"
     ]

@@ -84,7 +84,8 @@ def test_model_flops_are_what_the_counter_counts(
     job = module.build(context, resized(module.load_data(context)))
     # One batch as a whole step, whatever the recipe's accumulation.
     batch = replace(next(iter(job.batches(0))), closes_step=True)
-    # Fused kernels compute scores a second time in the backward pass.
+    # No fused kernels: they compute scores a second time in the backward pass, which is no model
+    # FLOP. ``flags``: the precision flags, which do not matter here.
     with sdpa_kernel(SDPBackend.MATH), StepWatch(flags=dict) as watch:
         job.step(iter([batch]))
     counted = watch.flops.total()

@@ -97,7 +97,7 @@ def test_every_recipe_resolves(
         generated_root=tmp_path,
     )
     assert resolved.recipe_name == recipe_name
-    # A shipped recipe is within the closed rules, whatever it leaves out.
+    # The recipe changes no field that the closed rules fix (``extra`` would name such fields).
     assert (resolved.rules, resolved.extra) == ("closed", {})
     # The plan is unchanged by writing and reading it.
     assert plan.Plan.model_validate_json(resolved.model_dump_json()) == resolved

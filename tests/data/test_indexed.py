@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from support.gpt_tokens import make_document_tokens
+from support.gpt_tokens import read_document_tokens
 from trainmark.data import indexed
 from trainmark.data.indexed import IndexedReader, write_pair
 from trainmark.errors import DataError
@@ -35,8 +35,10 @@ def make_index_bytes(sizes, pointers, bounds, *, version=1, code=8, sequences=No
         sizes: tokens of each sequence.
         pointers: byte of the data file at which each sequence begins.
         bounds: first sequence of each document, and the end.
+        version: of the format, in the header.
         code: the element type by Megatron's number; 8 is uint16.
         sequences: the number that the header claims; None: as many as ``sizes``.
+        tail: bytes behind the arrays.
     """
     count = len(sizes) if sequences is None else sequences
     return (
@@ -50,6 +52,7 @@ def make_index_bytes(sizes, pointers, bounds, *, version=1, code=8, sequences=No
 
 @pytest.fixture
 def pair(tmp_path):
+    """Write an index and a data file of three documents; return their path without ending."""
     write_data(tmp_path / "a.b_text_document", [[1, 2, 65_535], [], [7]])
     return tmp_path / "a.b_text_document"
 
@@ -69,7 +72,7 @@ def test_written_index_and_data_are_read_back(pair):
     reader = IndexedReader.open(pair)
     assert reader.dtype == np.uint16
     assert (len(reader.sizes), reader.num_documents, reader.num_tokens) == (3, 3, 4)
-    assert [make_document_tokens(reader, i) for i in range(3)] == [[1, 2, 65_535], [], [7]]
+    assert [read_document_tokens(reader, i) for i in range(3)] == [[1, 2, 65_535], [], [7]]
     assert isinstance(reader.tokens, np.memmap)
     # The data is mapped, not read into memory, and cannot be changed by mistake.
     assert not reader.tokens.flags.writeable
@@ -83,7 +86,7 @@ def test_a_document_may_hold_many_sequences_or_none(tmp_path):
     data.write_bytes(np.arange(6, dtype="<i4").tobytes())
     reader = IndexedReader.open(prefix)
     assert reader.num_documents == 4
-    assert [make_document_tokens(reader, i) for i in range(4)] == [[], [0, 1, 2], [3, 4, 5], []]
+    assert [read_document_tokens(reader, i) for i in range(4)] == [[], [0, 1, 2], [3, 4, 5], []]
     assert list(reader.find_token_starts(range(1, 4))) == [0, 3, 6, 6]
     assert list(reader.find_token_starts(range(4, 4))) == [6]  # no document: the end alone
 

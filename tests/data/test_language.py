@@ -65,9 +65,11 @@ def compute_min_loss(joint: Any) -> float:
 
 @pytest.mark.parametrize("case", ["gpt_megatron", "gpt_oss_20b", "llama31_8b"])
 def test_tiny_target_needs_both_symbols_of_context(case: str) -> None:
+    # P(next | last symbol) and P(next | the one before); each is used with probability 1/2.
     last, before = language.build_tables()
     pairs = np.full((SYMBOLS, SYMBOLS), SYMBOLS**-2.0)  # P(last, before)
-    for _ in range(100):  # until it is the stationary distribution
+    # Each pass moves the pairs on by one symbol, until their distribution is stationary.
+    for _ in range(100):
         pairs = ((pairs.sum(1)[:, None] * last + pairs @ before) / 2).T
     # P(last, the one before, next). Contexts: both symbols, the last one, the one before.
     joint = pairs[:, :, None] * (last[:, None, :] + before[None, :, :]) / 2
@@ -79,5 +81,6 @@ def test_tiny_target_needs_both_symbols_of_context(case: str) -> None:
     assert losses == pytest.approx([language.compute_entropy_rate(), 2.7106, 2.7360], abs=1e-4)
     target = cases.load(case).recipes["tiny"].target_value
     assert target is not None
-    # Losses that a model which ignores one symbol cannot reach, by far.
+    # A model that uses both symbols can reach the target; one that ignores a symbol stays far
+    # above it.
     assert losses[0] < target < losses[1] - 0.8

@@ -53,6 +53,7 @@ class Keys(ConfigKeys):
 
     @model_validator(mode="after")
     def _refuse_huge(self) -> Keys:
+        """Refuse a model by two of its fields; only this test's model has such a rule."""
         if self.width * self.heads > 10**6:
             raise ValueError("a million weights at most")
         return self
@@ -124,7 +125,7 @@ def test_keys_without_effect_are_ignored(tmp_path: Path, changes: dict[str, Any]
         ({"rate": 0.1}, "rate is 0.1"),
         ({"unheard_of": {"b": 1}}, 'unheard_of is {"b": 1}'),
         ({"is_decoder": True}, "is_decoder is true"),
-        ({"width": 9}, "width is 9"),  # the field's name, where the file's key is another
+        ({"width": 9}, "width is 9"),  # the field's name: the file's key is hidden_size
     ],
 )
 def test_key_that_may_change_the_model_is_refused(
@@ -252,7 +253,7 @@ def read_stored_weights(file: Path) -> list[StoredTensor]:
 
 
 @pytest.mark.parametrize("kind", ["safetensors", "state", "module", "old"])
-def test_headers_give_names_types_and_shapes(tmp_path: Path, kind: str) -> None:
+def test_names_and_shapes_are_read_from_headers_of_each_format(tmp_path: Path, kind: str) -> None:
     # module: weights within a checkpoint, beside other tensors and arrays; old: torch's form before
     # zip archives.
     state = {"a": torch.ones(2, 3), "b": torch.ones(4, dtype=torch.bfloat16), "c": torch.ones(())}

@@ -239,11 +239,11 @@ def test_copied_file_counts_as_progress_even_if_already_copied(raw, tmp_path):
     ("options", "says"),
     [({"tokenizer": "x"}, "with this tokenizer"), ({"case": "b"}, "with this case")],
 )
-def test_finished_folder_of_another_source_is_refused(raw, tmp_path, options, says):
+def test_finished_folder_of_another_case_or_tokenizer_is_refused(raw, tmp_path, options, says):
     write_prepared(raw)
     with pytest.raises(DataError, match=says):
         write_prepared(raw, **options)
-    # The folder is as it was.
+    # The folder is as it was: its last file is there.
     assert (tmp_path / "data" / "late.txt").read_bytes() == b"abc"
 
 

@@ -105,7 +105,7 @@ def compute_published_order(sizes, seq_length, seed, needed_samples):
     epochs = 1
     while epochs * tokens_per_epoch < needed_samples * seq_length + 1:
         epochs += 1
-    # A sample's last target is a token more than its length, once in all.
+    # The last sample needs one token more, its last target: hence the ``- 1`` and ``+ 1``.
     samples_before_last_epoch = ((epochs - 1) * tokens_per_epoch - 1) // seq_length
     samples_per_epoch = (tokens_per_epoch - 1) // seq_length
     together = epochs == 1 or needed_samples - samples_before_last_epoch >= int(
@@ -130,7 +130,8 @@ def compute_published_order(sizes, seq_length, seed, needed_samples):
 
 @pytest.mark.parametrize(("together", "epochs"), [(1, 1), (1000, 4), (900, 4), (1300, 5)])
 def test_the_order_of_samples_is_the_published_one(together, epochs, tmp_path):
-    # ``together``: number of samples that are shuffled together; ``epochs``: whole ones among them.
+    # ``together``: number of samples that are shuffled together; ``epochs``: the smallest number
+    # of epochs that holds them.
     sizes = np.random.default_rng(5).integers(0, 60, 120)
     samples = Samples(
         make_corpus(sizes),

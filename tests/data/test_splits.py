@@ -34,7 +34,7 @@ def find_splits(folder):
     }
 
 
-def write_file(folder, *names):
+def write_files(folder, *names):
     """Write files that are not empty; return the folder."""
     for name in names:
         (folder / name).parent.mkdir(exist_ok=True)
@@ -43,16 +43,16 @@ def write_file(folder, *names):
 
 
 def test_first_existing_file_format_is_read(tmp_path):
-    # Two names of the validation split: the first one that exists.
-    write_file(tmp_path, "train.tsv", "dev.tsv", "validation.tsv")
+    # The validation split may have two names; validation.tsv comes first in ``FORMS``.
+    write_files(tmp_path, "train.tsv", "dev.tsv", "validation.tsv")
     assert find_splits(tmp_path) == (
         "text",
         {"train": ["train.tsv"], "validation": ["validation.tsv"]},
     )
     # Tables precede texts, also in the subfolder and in numbered parts.
     parts = [f"data/train-0000{part}-of-00002.parquet" for part in range(2)]
-    # Another file is no part.
-    write_file(tmp_path, *parts, "data/train-0a-of-2b.parquet", "data/validation.parquet")
+    # A file whose part number is not a number, ``0a``, is no part.
+    write_files(tmp_path, *parts, "data/train-0a-of-2b.parquet", "data/validation.parquet")
     expected = {"train": parts, "validation": ["data/validation.parquet"]}
     assert find_splits(tmp_path) == ("table", expected)
 
@@ -67,13 +67,13 @@ def test_first_existing_file_format_is_read(tmp_path):
         ),
         (
             # The second part is missing.
-            lambda folder_path: write_file(folder_path, "train-00000-of-00002.parquet"),
+            lambda folder_path: write_files(folder_path, "train-00000-of-00002.parquet"),
             "DIR",
             "numbered parts",
         ),
         (
             # One part each of two versions, which differ in their number of parts.
-            lambda folder_path: write_file(
+            lambda folder_path: write_files(
                 folder_path, "train-00000-of-00002.parquet", "train-00001-of-00003.parquet"
             ),
             "DIR",
@@ -99,7 +99,7 @@ def test_first_existing_file_format_is_read(tmp_path):
 def test_a_folder_without_both_splits_is_refused(tmp_path, damage, where, what):
     folder = tmp_path / "data"
     folder.mkdir()
-    damage(write_file(folder, "train.tsv", "dev.tsv"))
+    damage(write_files(folder, "train.tsv", "dev.tsv"))
     with pytest.raises(DataError) as caught:
         find_splits(folder)
     assert caught.value.where.replace(str(folder), "DIR") == where
@@ -139,7 +139,10 @@ def test_a_file_is_scanned_again_only_when_it_changed(tmp_path):
 
 
 def test_arrays_are_built_once_and_mapped(tmp_path):
-    written_arrays = [VALUES, np.zeros(0, np.int64)] * 6  # twelve: file names sort as numbers do
+    written_arrays = [
+        VALUES,
+        np.zeros(0, np.int64),
+    ] * 6  # twelve, so that file numbers have one and two digits
     calls = []
 
     def build():

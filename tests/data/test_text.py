@@ -14,7 +14,7 @@ from trainmark.data.text import (
     split_lines,
 )
 
-MARK = b"\xef\xbb\xbf"
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 SEPARATORS = "a\u2028b\u2029c\x85d\x0be\x0cf\x1cg\x1dh\x1ei\rj"  # str.splitlines ends lines at them
 
 
@@ -25,9 +25,9 @@ def write_raw(tmp_path, content):
 
 
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
-@pytest.mark.parametrize("mark", [b"", MARK])
-def test_lines_end_at_line_feeds_with_or_without_a_carriage_return(tmp_path, mark, end):
-    file = write_raw(tmp_path, mark + end.join([SEPARATORS, "", "last", ""]).encode())
+@pytest.mark.parametrize("byte_order_mark", [b"", BYTE_ORDER_MARK])
+def test_lines_end_at_line_feeds_with_or_without_a_carriage_return(tmp_path, byte_order_mark, end):
+    file = write_raw(tmp_path, byte_order_mark + end.join([SEPARATORS, "", "last", ""]).encode())
     assert split_lines(read_text(file)) == [SEPARATORS, "", "last"]
 
 
@@ -38,11 +38,11 @@ def test_last_line_needs_no_end():
 
 
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
-@pytest.mark.parametrize("mark", [b"", MARK])
-def test_rows_of_tsv_keep_quotes_and_separators(tmp_path, mark, end):
+@pytest.mark.parametrize("byte_order_mark", [b"", BYTE_ORDER_MARK])
+def test_rows_of_tsv_keep_quotes_and_separators(tmp_path, byte_order_mark, end):
     # Quotes are plain characters in TSV, and empty lines are no rows.
     lines = ["text\tlabel", f'"{SEPARATORS}\t1', "", 'b"\t0', ""]
-    file = write_raw(tmp_path, mark + end.join(lines).encode())
+    file = write_raw(tmp_path, byte_order_mark + end.join(lines).encode())
     assert list(read_tsv(file)) == [
         {"text": f'"{SEPARATORS}', "label": "1"},
         {"text": 'b"', "label": "0"},
@@ -50,22 +50,22 @@ def test_rows_of_tsv_keep_quotes_and_separators(tmp_path, mark, end):
 
 
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
-@pytest.mark.parametrize("mark", [b"", MARK])
-def test_rows_of_csv_keep_quoted_line_breaks_and_separators(tmp_path, mark, end):
+@pytest.mark.parametrize("byte_order_mark", [b"", BYTE_ORDER_MARK])
+def test_rows_of_csv_keep_quoted_line_breaks_and_separators(tmp_path, byte_order_mark, end):
     # A quoted field may have line breaks and doubled quotes; empty lines are no rows.
     lines = ["id,text", f'1,"a ""b"",{end}{SEPARATORS}"', "", f"2,{SEPARATORS}", ""]
-    file = write_raw(tmp_path, mark + end.join(lines).encode())
+    file = write_raw(tmp_path, byte_order_mark + end.join(lines).encode())
     assert list(read_csv(file)) == [
         {"id": "1", "text": f'a "b",{end}{SEPARATORS}'},
         {"id": "2", "text": SEPARATORS},
     ]
 
 
-@pytest.mark.parametrize(("read", "gap"), [(read_tsv, "\t"), (read_csv, ",")])
+@pytest.mark.parametrize(("read", "separator"), [(read_tsv, "\t"), (read_csv, ",")])
 @pytest.mark.parametrize("fields", [["1"], ["1", "2", "3"]])
-def test_row_with_other_number_of_fields_than_header_is_named(tmp_path, read, gap, fields):
+def test_row_with_other_number_of_fields_than_header_is_named(tmp_path, read, separator, fields):
     # A header, a good row, and one with too few or too many fields.
-    lines = [gap.join(row) for row in (["a", "b"], ["1", "2"], fields)]
+    lines = [separator.join(row) for row in (["a", "b"], ["1", "2"], fields)]
     file = write_raw(tmp_path, "\n".join(lines).encode())
     with pytest.raises(ValueError, match=f"line 3 has {len(fields)} fields, but the header has 2"):
         list(read(file))

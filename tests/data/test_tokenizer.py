@@ -77,7 +77,7 @@ def read_fault(folder):
 
 
 @pytest.mark.parametrize("write", WRITERS)
-def test_missing_prefix_space_is_refused(tmp_path, write):
+def test_tokenizer_that_adds_a_prefix_space_is_refused(tmp_path, write):
     # Our encoding never adds a space before the first word.
     settings = write(tmp_path) / "tokenizer_config.json"
     settings.write_text(json.dumps({"add_prefix_space": False}))

@@ -20,7 +20,10 @@ __all__ = ["fifo", "restore_default_signals", "start_run", "trainmark"]
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Show a vendor's warnings; only the CPU's fail a test, which come from this project."""
+    """Let warnings fail a test on the CPU only, where they come from this project.
+
+    On other devices they come from the vendor's software and are only shown.
+    """
     if config.getoption("device") != "cpu":
         for item in items:
             item.add_marker(pytest.mark.filterwarnings("default"))
@@ -33,7 +36,7 @@ def vendor(pytestconfig: pytest.Config) -> Vendor:
 
 @pytest.fixture
 def accelerator(vendor: Vendor) -> Vendor:
-    """Return the vendor, for tests that other folders run on a CPU."""
+    """Return the vendor; skip the test on a CPU, where tests of other folders cover it."""
     if vendor.torch_type == "cpu":
         pytest.skip("on the CPU: tests/devices and tests/integration")
     return vendor
@@ -56,5 +59,5 @@ def device(vendor: Vendor) -> Device:
 
 @pytest.fixture(scope="session")
 def generated(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the folder of generated data."""
+    """Return a folder, empty at first, in which tests keep the data that they generate."""
     return tmp_path_factory.mktemp("generated")

@@ -17,7 +17,8 @@ def check_result(device, work):
     """Do the work once, and check that its result is right."""
     work.run()
     device.synchronize()
-    fault = work.fault()  # by itself: an error would show the device's tensors too
+    # Not within the ``assert``: pytest would show ``work`` with the device's tensors.
+    fault = work.fault()
     assert fault is None
 
 

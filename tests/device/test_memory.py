@@ -59,11 +59,15 @@ def test_allocator_peak_is_the_most_memory_held(memory_readings):
 
 
 def test_used_memory_grows_by_allocations_and_stays_below_the_total(memory_readings):
-    """What was freed stays in use: allocators keep it. So the third reading is not lower."""
+    """The readings are taken with 0, 64, 32 and 96 MiB allocated.
+
+    Allocators keep what is freed, so the memory in use never falls.
+    """
     used = [item["used_bytes"] for item in memory_readings]
     if used[0] is None:
         pytest.skip("it cannot tell what is in use")
-    # A page of the process may have been there before.
+    # Readings 1 and 3 hold 64 and 96 MiB. Part of them may lie in a page of the allocator that was
+    # in use before, of at most ``ROUNDED`` bytes.
     assert used[1] - used[0] >= 64 * MIB - ROUNDED
     assert used[3] - used[0] >= 96 * MIB - ROUNDED
     assert used == sorted(used)

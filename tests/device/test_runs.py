@@ -50,7 +50,10 @@ def test_two_devices_train_together(accelerator, run):
 
 @pytest.fixture
 def start_faulty_run(accelerator, start_run):
-    """Return ``start_run`` for the device."""
+    """Return a function that starts a run of the case ``faulty`` on the device.
+
+    ``fault=NAME`` among its arguments chooses the fault.
+    """
 
     def start(*args, **more):
         return start_run("--device", accelerator.name, *args, **more)

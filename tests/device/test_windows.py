@@ -36,7 +36,7 @@ class Guarded:
 
 
 @pytest.fixture(autouse=True)
-def _device_that_tells(device):
+def _skip_if_waits_are_not_detected(device):
     """Skip the tests if the device has no means to make waiting calls fail."""
     if not hasattr(device, "forbid_synchronization"):
         pytest.skip("it cannot tell where the host waits: the stand-in of tests/devices can")

@@ -57,8 +57,15 @@ MACHINES = {
 def test_memory_limits_of_all_parent_groups_are_read(
     tmp_path: Path, files: dict[str, str], limits: list[tuple[str, int]], quota: float | None
 ) -> None:
-    """``limits``: groups that have one, the innermost first, in MiB; ``quota``: cores."""
-    (tmp_path / TOP / STEP).mkdir(parents=True)  # so that ``..`` in the names above leads somewhere
+    """Limits of cores are read from all parent groups, too.
+
+    Args:
+        files: content of the machine's files, by their names.
+        limits: groups that have a limit of memory, the innermost first, in MiB.
+        quota: number of cores, the smallest quota of all groups; None: no group has one.
+    """
+    # Names in ``files`` may contain ``..`` behind this folder, so it must exist.
+    (tmp_path / TOP / STEP).mkdir(parents=True)
     write_files(tmp_path, files)
     memory_limits = host.read_memory_limits(tmp_path)
     assert memory_limits == {

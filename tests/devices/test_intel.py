@@ -52,7 +52,7 @@ def test_tiles_are_devices_and_their_cards_are_read(two_max: Path) -> None:
     vendor = Intel()
     assert vendor.count() == 4
     assert vendor.product_names() == ["Intel(R) Data Center GPU Max 1550"] * 4
-    assert vendor.monitored(4) == [0, 0, 1, 1]
+    assert vendor.monitored(4) == [0, 0, 1, 1]  # the tool's number of each tile's card
 
 
 @pytest.mark.parametrize(

@@ -49,7 +49,10 @@ def make_product(device: AsyncDevice) -> Callable[[], object]:
 
 @pytest.mark.parametrize("kind", [HostMarks, Ticks, Microseconds])
 def test_wrong_marks_are_refused(kind: Any, clock: FakeClock) -> None:
-    """Marks of the host's time, and marks whose unit is not a nanosecond."""
+    """A mark is an event in the device's queue, and the time between two marks is in ns.
+
+    ``HostMarks`` takes the host's time as a mark; the other kinds return the time in another unit.
+    """
     device = kind(clock)
     with pytest.raises(EnvironmentFault) as refused:
         refuse_wrong_marks(device, make_product(device), clock=clock)

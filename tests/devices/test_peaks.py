@@ -35,12 +35,15 @@ CORRECTED = {("MI250-GCD", "fp32_tflops"): 45.3, ("MI250X-GCD", "fp32_tflops"): 
 
 
 def test_documented_table_equals_the_data_set() -> None:
-    """Row by row, except for the figures that ``CORRECTED`` replaces; ``OWN_KEYS``: no figures."""
+    """Each row of the table has the figures of the data set, or those of ``CORRECTED``.
+
+    All columns but ``OWN_KEYS``, which describe the row, are figures.
+    """
     with DATA_SET.open(newline="") as file:
         listed = list(csv.DictReader(file))
     assert len(listed) == len(ROWS) == 35
     for listed_row, row in zip(listed, ROWS, strict=True):
-        words = {name: text for name, text in listed_row.items() if text}
+        words = {name: text for name, text in listed_row.items() if text}  # empty: not known
         figures = {
             name: CORRECTED.get((words["accelerator"], name), float(words[name]))
             for name in words.keys() - OWN_KEYS
@@ -59,6 +62,7 @@ def test_every_figure_has_source_date_and_evidence() -> None:
             corrected = (row["accelerator"], figure) in CORRECTED
             assert provenance["date"] == ("2026-11-28" if corrected else "2026-11-20")
             assert provenance["evidence"] in {"A", "B", "C", "unverified"}
+        # ``also``: the sources of precisions that the product has, but whose peak is not known.
         for source in row.get("also", {}).values():
             assert re.fullmatch(r"https://\S+, (press, )?2026-\d\d-\d\d", source)
         # Figures whose evidence differs from that of their row.
@@ -102,6 +106,12 @@ def test_figure_with_other_evidence_than_its_row_has_its_own_provenance(
 def test_peaks_of_amd_in_fp32_are_those_of_the_matrix_units(
     product: str, units: int, clock_ghz: float, flop_a_clock: int
 ) -> None:
+    """Matmuls use the matrix units, which are faster than the vector units.
+
+    Args:
+        units: compute units of the product.
+        flop_a_clock: FLOP of the matrix units of one compute unit in a clock cycle.
+    """
     peak = peaks.find_peak(product, "fp32")
     assert peak is not None
     assert peak.per_second == pytest.approx(units * clock_ghz * 1e9 * flop_a_clock, rel=2e-3)
@@ -118,13 +128,14 @@ def test_no_name_belongs_to_two_rows() -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_only_the_exact_name_of_a_row_finds_it(name: str) -> None:
     (row,) = [row for row in ROWS if name in row["names"]]
-    figure = next(key.removesuffix("_tflops") for key in row if key.endswith("_tflops"))
-    peak = peaks.find_peak(name, figure)  # type: ignore[arg-type]
+    # Any precision whose peak the row has.
+    precision: Any = next(key.removesuffix("_tflops") for key in row if key.endswith("_tflops"))
+    peak = peaks.find_peak(name, precision)
     assert peak is not None
     assert peak.accelerator == row["accelerator"]
     for other in (f"{name} ", f" {name}", f"{name} MIG 1g.10gb", f"{name}-MIG", name.swapcase()):
-        assert peaks.find_peak(other, figure) is None  # type: ignore[arg-type]
-        assert peaks.find_peak(other, precision=None) is None
+        assert peaks.find_peak(other, precision) is None
+        assert peaks.find_peak(other, precision=None) is None  # None: the memory's bandwidth
 
 
 def test_partition_is_not_matched_as_the_whole_device() -> None:
@@ -132,7 +143,8 @@ def test_partition_is_not_matched_as_the_whole_device() -> None:
     part = peaks.name_partition("AMD Instinct MI300X", 38)  # compute units
     assert part == "AMD Instinct MI300X partition, 38 of 304 units"
     assert peaks.find_peak(part, "bf16") is None
-    # Slices of other vendors have names of their own, and cards have fewer units than chips.
+    # Slices of other vendors have names of their own. So a card of theirs with fewer units than
+    # its chip is a whole device.
     assert peaks.name_partition("NVIDIA H100 PCIe", 1) == "NVIDIA H100 PCIe"
 
 
@@ -175,6 +187,8 @@ def test_name_in_published_tables_lists_matching_products(
         "",
         "NVIDIA",
         "Ascend",
+        "Instinct",
+        # Families, or products that have no row although the names of some rows are alike.
         "MTT S5000",
         "910A",
         "910B",
@@ -184,11 +198,10 @@ def test_name_in_published_tables_lists_matching_products(
         "A100 64GB",
         "A100X",
         "MI250",
-        "Instinct",
         "K200",
     ],
 )
-def test_a_vendor_or_a_family_alone_names_no_product(name: str) -> None:
+def test_vendor_family_or_unlisted_product_matches_no_row(name: str) -> None:
     assert peaks.find_products(name) == ()
 
 

@@ -73,10 +73,10 @@ def test_devices_are_mapped_to_tool_numbers_by_their_ids(two_mi100: Path) -> Non
     vendor = Amd()
     assert vendor.count() == 2
     assert vendor.product_names() == ["Arcturus GL-XL [Instinct MI100]"] * 2
-    assert vendor.monitored(2) == [1, 0]
+    assert vendor.monitored(2) == [1, 0]  # the tool's number of each rank's device
     memory = vendor.rank_memory(2)
     assert memory is not None
-    assert memory.rank_bytes == (32752 - 6) << 20
+    assert memory.rank_bytes == (32752 - 6) << 20  # MiB of the card, less those in use
     assert vendor.driver_version() == "6.10.5"
 
 

@@ -28,7 +28,7 @@ KNOWN_WAITS = {"gpt_oss_20b": ["step_waits"]}
 
 @pytest.fixture(scope="module")
 def call_in_process() -> Iterator[Callable[..., Any]]:
-    """Return a function that calls another one in a process where torch knows the device."""
+    """Return a function that calls another in a process where torch knows the stand-in device."""
     with pytest.MonkeyPatch.context() as patch:
         paths = [str(stand_in_jobs.SITE), *filter(None, [os.environ.get("PYTHONPATH")])]
         patch.setenv("PYTHONPATH", os.pathsep.join(paths))
@@ -63,7 +63,8 @@ def test_case_trains_as_on_a_cpu_with_exact_times(
     training = train_in_fp32(case)
     assert training["losses"] == pytest.approx(expected["losses"], rel=FP32_ERROR)
     assert len(training["losses"]) == stand_in_jobs.STEPS
-    # Figures that are not what the simulated clock shows; of few cases it is known why.
+    # Each figure is what the simulated clock shows, except in the cases of ``KNOWN_WAITS``, whose
+    # steps are known to wait.
     assert stand_in_jobs.list_wrong_figures(training) == KNOWN_WAITS.get(case, [])
     assert training["quality"] == pytest.approx(expected["quality"], rel=1e-5)
 

@@ -18,11 +18,13 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def tool_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return an empty folder whose tools are found before those of the system."""
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}/usr/bin{os.pathsep}/bin")
     return tmp_path
 
 
 def write_tool(folder: Path, text: str, name: str = "vendor-smi") -> Path:
+    """Write a tool that is a shell script with this text; return its path."""
     file = folder / name
     file.write_text(f"#!/bin/sh\n{text}\n")
     file.chmod(0o755)

@@ -182,7 +182,10 @@ def test_devices_have_names_driver_and_memory(vendor: TorchVendor, case: Case) -
 def test_visible_devices_variable_selects_and_orders(
     vendor: TorchVendor, case: Case, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The list ends at the first number that no device has; other words hide all devices."""
+    """The list ends at the first number that no device has or that was listed before.
+
+    Words that are not numbers hide all devices.
+    """
     assert vendor.visible_devices is not None
     last = len(case.names) - 1  # 0 if there is one device
     for value, visible in (

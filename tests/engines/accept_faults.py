@@ -53,7 +53,7 @@ FAULTS = {
 
 
 def explain_absence() -> str | None:
-    """Return why these faults cannot be planted here."""
+    """Return why these faults cannot be planted on this machine; None: they can."""
     # The root group may have no quota of its own, but groups below it have one.
     if not (CPU_GROUP / "cpu.cfs_quota_us").exists() and not (CPU_GROUP / "cgroup.procs").exists():
         return f"no {CPU_GROUP}"

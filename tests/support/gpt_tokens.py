@@ -1,7 +1,7 @@
 """Read the tokens of a pair of index and data file."""
 
 
-def make_document_tokens(reader, number):
+def read_document_tokens(reader, number):
     """Return the tokens of a document, counted from 0."""
     start, end = reader.find_token_starts(range(number, number + 1))
     return reader.tokens[start:end].tolist()

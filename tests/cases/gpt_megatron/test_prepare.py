@@ -8,7 +8,7 @@ import os
 import pytest
 
 from support.gpt_tokenizers import encode_by_hand, write_two_files
-from support.gpt_tokens import make_document_tokens
+from support.gpt_tokens import read_document_tokens
 from trainmark.cases.gpt_megatron.prepare import prepare
 from trainmark.data import encoding
 from trainmark.data.encoding import find_source_files, parse_texts
@@ -55,7 +55,7 @@ def read_documents(data):
     """Return the token ids of each document."""
     reader = IndexedReader.open(data / "corpus_text_document")
     assert len(reader.sizes) == reader.num_documents  # a sequence for each document
-    return [make_document_tokens(reader, number) for number in range(reader.num_documents)]
+    return [read_document_tokens(reader, number) for number in range(reader.num_documents)]
 
 
 def read_files(folder):
