@@ -59,7 +59,7 @@ def refuse_unusable_network(
 
 def _is_collective_variable(name: str, vendor: Vendor) -> bool:
     """Tell whether a variable may configure the library through which the ranks communicate."""
-    # The backend is the library's name in torch, such as nccl for variables named NCCL_….
+    # The backend is the library's name in torch. Its variables begin with it in capital letters.
     if name.startswith(f"{vendor.collective_backend.upper()}_"):
         return True
     # Some of the library's variables begin otherwise. They are among those that the vendor records.

@@ -296,8 +296,8 @@ class Checkpoints:
     def _list_generators(self) -> list[Any]:
         """Return the random generators that training uses, on the host and the device.
 
-        They are modules with ``get_rng_state`` and ``set_rng_state``, such as ``torch`` and
-        ``torch.cuda``.
+        They are modules with ``get_rng_state`` and ``set_rng_state``, such as ``torch``,
+        and torch's module of an accelerator's device type.
         """
         from trainmark.train.replay import list_generator_modules
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 def list_generator_modules(device: torch.device) -> list[Any]:
     """Return the modules whose ``get_rng_state`` reads the generators that training uses.
 
-    They are ``torch``, for the host, and on an accelerator also its module, such as ``torch.cuda``.
+    They are ``torch``, for the host, and on an accelerator also torch's module of its device type.
     """
     if device.type == "cpu":
         return [torch]

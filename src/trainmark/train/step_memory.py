@@ -262,7 +262,7 @@ def estimate_cached_scores(scores: int) -> int:
 
     Gradients are allocated in a part of the freed memory; the rest is too small for the logits of
     the next step. The rest is about three quarters of the logits in fp32, as observed with torch's
-    CUDA allocator on a simulated card, which allocates but computes nothing.
+    allocator of GPU memory on a simulated card, which allocates but computes nothing.
 
     Args:
         scores: number of logits.

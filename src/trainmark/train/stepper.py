@@ -279,7 +279,7 @@ class Stepper:
         self._compute_loss_sum = loss_sum
         # Returns, for a number of finished steps, the factor of the optimizer's initial rates.
         self._schedule_lr = schedule_lr
-        self._torch_type = device.torch_type  # type of a ``torch.device``, such as ``cuda``
+        self._torch_type = device.torch_type  # type of a ``torch.device``, such as ``cpu``
         self._precision = recipe.precision
         self._data_size = ranks.data_size  # shares into which the samples are split
         self._base_lrs = [group["lr"] for group in optimizer.param_groups]

@@ -65,7 +65,7 @@ def format_job_name(run_id: str) -> str:
 def compute_resource_limits(plan: Plan, cluster: Cluster) -> dict[str, str]:
     """Return the amount of each resource that a pod requests, by the resource's name."""
     vendor = devices.list_vendors()[plan.device.vendor]
-    # Name of the vendor's devices in Kubernetes, such as nvidia.com/gpu. None, as for a CPU: its
+    # Name of the vendor's devices in Kubernetes, such as acme.com/gpu. None, as for a CPU: its
     # devices are not a resource that a pod requests.
     vendor_resource = getattr(vendor, "kubernetes_resource", None)
     limits = {vendor_resource: str(plan.nproc)} if vendor_resource else {}
