@@ -198,7 +198,7 @@ def test_yaml_error_names_the_key(tmp_path, text, says):
     assert caught.value.fix
 
 
-def test_document_is_written_atomically(tmp_path, monkeypatch):
+def test_document_is_written_atomically(tmp_path):
     file = tmp_path / "a.json"
     file.write_bytes(b"old")
     # The stream takes bytes: an error while writing keeps the old content.
@@ -208,6 +208,11 @@ def test_document_is_written_atomically(tmp_path, monkeypatch):
     with documents.write_atomically(file) as stream:
         stream.write(b"new")
     assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [("a.json", b"new")]
+
+
+def test_document_above_the_size_limit_is_refused(tmp_path, monkeypatch):
+    file = tmp_path / "a.json"
+    file.write_bytes(b"new")
     monkeypatch.setattr(documents, "_MAX_BYTES", 2)  # 2 bytes are 0 MiB, rounded
     with pytest.raises(ValueError, match="larger than 0 MiB"):
         documents.read_bytes(file)

@@ -53,7 +53,11 @@ def _restore_torch_settings() -> Iterator[None]:
 
 @pytest.fixture
 def device(vendor: Vendor) -> Device:
-    # As one of as many ranks as a CPU has cores: one thread, so that tests can run side by side.
+    """Open the vendor's first device.
+
+    A CPU is opened as for one of as many ranks as it has cores: with one thread, so that tests can
+    run side by side.
+    """
     return vendor.open(local_rank=0, ranks_here=vendor.count() if vendor.counts_cores else 1)
 
 

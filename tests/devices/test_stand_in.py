@@ -158,7 +158,7 @@ def test_device_with_a_wrong_clock_is_detected(
 def test_preflight_refuses_marks_of_the_host(call_in_process: Any) -> None:
     refused_device = call_in_process(stand_in_jobs.measure_preflight_rate, "host_marks")
     assert refused_device == "device standin"
-    # 2 x 256^3 FLOP in an operation of 30 ms.
+    # Without a fault of the device: 2 x 256^3 FLOP in an operation of 30 ms.
     assert call_in_process(stand_in_jobs.measure_preflight_rate, "none") == 2 * 256**3 / 0.03
 
 
