@@ -45,7 +45,10 @@ _MAX_LINKS = 200  # rows of the table, the slowest first
 
 
 def build_acceptance_document(result: AcceptanceResult) -> Document:
-    """Return the page of an acceptance, which decides for each device or node whether it passes."""
+    """Return the page of an acceptance, which decides for each device or node whether it passes.
+
+    These devices or nodes are the members of the acceptance.
+    """
     badge = _choose_badge(result)
     lead: list[Block] = []
     failing = result.list_names("fail")
@@ -61,13 +64,14 @@ def build_acceptance_document(result: AcceptanceResult) -> Document:
             (*_list_peer_groups(result), _build_member_table(result.members)),
         ),
         _build_links_section(result),
-        # Trainings of all comparable nodes together.
+        # A whole is a training of all nodes of one product and software together.
         Section(
             phrase("accept.whole"), "whole", tuple(map(_describe_whole_cluster, result.wholes))
         ),
         # Whether devices compute the same training with the same bits.
         Section(phrase("accept.bits"), "bits", tuple(_describe_bits(result))),
         Section(phrase("accept.how_sure"), "how-sure", tuple(_describe_sensitivity(result))),
+        # A sentence for each round of measurements that failed.
         Section(
             phrase("accept.not_measured"),
             "not-measured",
@@ -79,15 +83,22 @@ def build_acceptance_document(result: AcceptanceResult) -> Document:
         badge=phrase(f"accept_badge.{badge}"),
         # `interrupted` is no verdict on a member, so `_TONES` has no tone for it.
         tone=_TONES.get(badge, "warn"),
+        # A run's page says here whether its evidence was checked. This one says that the verdicts
+        # are based on the evidence in the folder.
         verification=phrase("accept.checked"),
         sentence=summarize_acceptance(result),
         lead=tuple(lead),
-        sections=tuple(section for section in sections if section.blocks),
+        sections=tuple(section for section in sections if section.blocks),  # those with content
     )
 
 
 def list_acceptance_lines(result: AcceptanceResult, lang: str) -> list[str]:
-    """Return what a terminal shows: summary, tolerances, each member that fails or is undecided."""
+    """Return what a terminal shows: summary, tolerances, each member that fails or is undecided.
+
+    Args:
+        result: its members are the devices or nodes on which the acceptance decides.
+        lang: ``en`` or ``zh``.
+    """
     lines: list[Phrase] = [summarize_acceptance(result), *_describe_tolerances(result)]
     lines += [
         (
@@ -105,13 +116,15 @@ def list_acceptance_lines(result: AcceptanceResult, lang: str) -> list[str]:
 
 
 def _describe_tolerances(result: AcceptanceResult) -> list[Phrase]:
-    """Return a line with the tolerances of steps and of all other quantities.
+    """Return a line with the tolerances of the training step and of all other measured quantities.
 
-    There is no line if nothing was judged.
+    A tolerance is the share by which a member may be slower than others and still pass. There is
+    no line if nothing was judged.
     """
     parts: dict[str, Phrase] = {}
     for quantity in result.quantities:
-        # All quantities besides the step have the same tolerance, so the last one stands for them.
+        # ``worse_by`` is the tolerance. All quantities besides the step have the same one, so the
+        # last of them stands for all.
         kind = "step" if quantity.name == "step" else "others"
         parts[kind] = phrase(f"accept_tolerance.{kind}", share=_format_tolerance(quantity.worse_by))
     if not parts:
@@ -126,7 +139,10 @@ def _format_tolerance(share: float) -> str:
 
 
 def summarize_acceptance(result: AcceptanceResult) -> Phrase:
-    """Return how many pass, and what to exclude, in one sentence."""
+    """Return a sentence: how many members pass, which ones to exclude, and which are undecided.
+
+    A member is a device or a node. The sentence also says if the acceptance was interrupted.
+    """
     num_passed = len(result.list_names("pass"))
     num_members = len(result.members)
     unit = _name_unit(result)
@@ -151,7 +167,7 @@ def summarize_acceptance(result: AcceptanceResult) -> Phrase:
         parts.append(
             phrase("accept.undecided", names=join_first_names(result.list_names("undecided")))
         )
-    if result.interrupted:  # the name of the signal that ended it
+    if result.interrupted:  # the name of the signal that ended it; None: it was not interrupted
         parts.append(phrase("accept.interrupted", signal=result.interrupted))
     return join(parts, "semicolon")
 
@@ -175,8 +191,13 @@ def explain_verdict(member: Member) -> Phrase:
 
 
 def describe_finding(finding: Finding) -> Phrase:
-    """Return a finding in words."""
-    # The text of a code has placeholders for those of these values that its findings have.
+    """Return a finding in words: a reason why a device or node fails.
+
+    ``code`` says which kind of reason it is, such as ``slow`` or ``slow_link``.
+    """
+    # The text of a code has placeholders only for those of these values that its findings have:
+    # ``quantity``: what was measured, such as ``step``. ``interval``: by how much it is slower.
+    # ``text``: the error, or what differed. ``members``: the ends of a link, or all of a group.
     return phrase(
         f"accept_finding.{finding.code}",
         quantity=finding.quantity or "",
@@ -187,7 +208,10 @@ def describe_finding(finding: Finding) -> Phrase:
 
 
 def _describe_interval(interval: Interval | None) -> Phrase:
-    """Return by how much something is slower, with the ends of the interval; empty for None."""
+    """Return by what share something is slower, with the ends of the confidence interval.
+
+    An empty text for None.
+    """
     if interval is None:
         return ""
     return phrase(
@@ -207,9 +231,10 @@ def _name_unit(result: AcceptanceResult) -> Phrase:
 
 
 def _choose_badge(result: AcceptanceResult) -> str:
-    """Return the verdict on all members together, or ``interrupted``; a member that fails decides.
+    """Return the word for the whole acceptance: fail, interrupted, undecided or pass.
 
-    Without members nothing was measured, which is no pass.
+    The first of these that applies is chosen: one member that fails is enough for ``fail``, and one
+    that is undecided for ``undecided``. Without members nothing was measured, which is no pass.
     """
     if result.list_names("fail"):
         return "fail"
@@ -255,7 +280,8 @@ def _build_member_grid(result: AcceptanceResult) -> Strip:
     counts_in_words = (
         (term("accept_decision", decision), f" {count}") for decision, count in counts.items()
     )
-    # A strip can have several groups of cells, between which it leaves a gap; here all are in one.
+    # A strip has a title, groups of cells with gaps between the groups, and a sentence below. Here
+    # all cells are in one group.
     return Strip(phrase("accept.members"), (row,), join(counts_in_words))
 
 
@@ -269,11 +295,13 @@ def _describe_member(member: Member) -> Phrase:
 
 
 def _build_member_table(members: Iterable[Member]) -> Block:
-    """Return a row for each member: verdict, step time, slowdown with interval, product, reason.
+    """Return a table with a row for each member, which is a device or a node.
 
-    ``step_s`` is the time of a step; ``step`` is its slowdown with the interval.
+    Its columns are name, verdict, time of a training step, by what share the step is slower than
+    that of other members, the interval of that share, the product (the model of the hardware), and
+    why the member does not pass.
     """
-    heads = [
+    headings = [
         phrase(f"accept_head.{name}")
         for name in ("name", "decision", "step", "slower", "interval", "product", "why")
     ]
@@ -281,6 +309,8 @@ def _build_member_table(members: Iterable[Member]) -> Block:
         (
             member.name,
             term("accept_decision", member.decision),
+            # ``step_s`` is the time of a step. ``step`` is the interval of its slowdown, with the
+            # estimate ``slower``; None: not measured, or there is no other member to compare with.
             None if member.step_s is None else f"{member.step_s * 1000:.2f}",
             None if member.step is None else format_share(member.step.slower, sign=True),
             None if member.step is None else _format_interval(member.step),
@@ -289,7 +319,7 @@ def _build_member_table(members: Iterable[Member]) -> Block:
         )
         for member in members
     )
-    return build_table(heads, rows)
+    return build_table(headings, rows)
 
 
 def _list_peer_groups(result: AcceptanceResult) -> list[Block]:
@@ -299,7 +329,7 @@ def _list_peer_groups(result: AcceptanceResult) -> list[Block]:
     """
     if len(result.peer_groups) < 2:
         return []
-    heads = [
+    headings = [
         phrase("accept_head.group_members"),
         phrase("accept_head.product"),
         phrase("accept_head.software"),
@@ -312,7 +342,7 @@ def _list_peer_groups(result: AcceptanceResult) -> list[Block]:
         )
         for group in result.peer_groups
     )
-    return [Paragraph(phrase("accept.peer_groups"), "warn"), build_table(heads, rows)]
+    return [Paragraph(phrase("accept.peer_groups"), "warn"), build_table(headings, rows)]
 
 
 def _format_interval(interval: Interval) -> str:
@@ -322,6 +352,7 @@ def _format_interval(interval: Interval) -> str:
 def _build_links_section(result: AcceptanceResult) -> Section:
     """Return the links between pairs of members: a sentence, a table, and a map if it fits a page.
 
+    A link is slow if both members together are slower than is expected from the slower of the two.
     The section has no blocks if no link was measured.
     """
     if not result.links:
@@ -339,10 +370,11 @@ def _build_links_section(result: AcceptanceResult) -> Section:
 
 
 def _build_heat_map(result: AcceptanceResult) -> HeatMap:
-    """Return the links between members, a row and a column for each member.
+    """Return the links between members as a square of cells, a row and a column for each member.
 
-    A pair of members has a link for each quantity that was measured. Its cell shows the first one
-    that failed in a quantity other than the step, or else the one of the step.
+    ``result.links`` has a link of the same pair for each quantity that was measured in pairs: the
+    training step, and others such as a collective. The cell of a pair shows one of them: the first
+    that fails among the others, or the link of the step if none of the others fails.
     """
     names = [member.name for member in result.members]
     link_of_pair: dict[frozenset[str], Link] = {}
@@ -365,7 +397,10 @@ def _build_heat_cell(a: str, b: str, link: Link | None) -> tuple[float | None, T
     """Return slowdown as a share, tone and text on hover of the cell of two members.
 
     Args:
-        link: between both; None: it was not measured, or both are the same member.
+        a: name of one member.
+        b: name of the other member.
+        link: what was measured between both; None: nothing, or both are the same member. Then the
+            cell is grey and has no slowdown.
     """
     if link is None:
         return None, "muted", join((a, b))
@@ -376,8 +411,12 @@ def _build_heat_cell(a: str, b: str, link: Link | None) -> tuple[float | None, T
 
 
 def _build_link_table(links: Iterable[Link]) -> Block:
-    """Return a row for each of the worst links, the failing ones first."""
-    heads = [
+    """Return a table of the worst links between two members, at most ``_MAX_LINKS``.
+
+    Those that fail come first, then those that are undecided, then those that pass; among each of
+    these the slowest comes first.
+    """
+    headings = [
         phrase(f"accept_head.{name}")
         for name in ("name", "quantity", "decision", "slower", "interval", "rounds")
     ]
@@ -390,18 +429,23 @@ def _build_link_table(links: Iterable[Link]) -> Block:
             term("accept_decision", link.decision),
             format_share(link.interval.slower, sign=True),
             _format_interval(link.interval),
-            link.rounds,
+            link.rounds,  # how many rounds measured the link
         )
         for link in worst_first[:_MAX_LINKS]
     )
-    return build_table(heads, rows)
+    return build_table(headings, rows)
 
 
 def _describe_whole_cluster(whole: Whole) -> Paragraph:
-    """Return what was found when all nodes of one peer group trained together."""
-    # ``groups`` are the nodes that are slow only together with nodes outside their group.
-    # ``parts`` are the parts of the cluster that are fast by themselves, found if no group is to
-    # blame: then the connection between the parts is slow.
+    """Return what was found when all nodes of one product and software trained together.
+
+    Each outcome has a sentence of its own: ``as_predicted``: the training is as fast as the
+    measurements of single nodes and pairs predict. ``found``: it is slower because of some groups
+    of nodes. ``evenly_slow``: every part of the cluster is slower. ``cannot_tell``: the connection
+    between some parts is slow. ``unfinished``: there were too few measurements.
+    """
+    # Two of the sentences name sets of nodes: that of ``found`` the groups that are slow only
+    # together with other nodes, that of ``cannot_tell`` the parts that are fast by themselves.
     node_sets = whole.groups or whole.parts
     if whole.interval is None:  # the training failed, so it has no slowdown
         share = phrase("accept_whole.failed_share")
@@ -429,11 +473,14 @@ def _describe_member_set(members: Sequence[str]) -> Phrase:
 
 
 def _describe_bits(result: AcceptanceResult) -> list[Block]:
-    """Return for each product whether its devices compute the same training with the same bits."""
+    """Return for each product whether its devices compute the same training with the same bits.
+
+    Each device of a product trained more than once with the same seed.
+    """
     return [
-        # ``control`` is the outcome: ``deterministic`` if each device got the same result in two
-        # trainings, ``not_deterministic``, ``no_majority`` (no result is that of most devices), or
-        # ``not_measured``.
+        # ``devices`` is their number. ``control`` is what the repeated trainings showed:
+        # ``deterministic`` (each device got its own result again), ``not_deterministic``,
+        # ``no_majority`` (no result is that of most devices), or ``not_measured``.
         Paragraph(phrase(f"accept_bits.{bits.control}", product=bits.product, n=bits.devices))
         for bits in result.bits
     ]
@@ -442,8 +489,10 @@ def _describe_bits(result: AcceptanceResult) -> list[Block]:
 def _describe_sensitivity(result: AcceptanceResult) -> list[Block]:
     """Return the noise of each quantity; of the step also its trend and the detectable slowdown.
 
-    The trend is the share by which all pairs became slower during the acceptance. A link that is
-    slower by the detectable slowdown is found with a probability of 95%.
+    The noise is the standard deviation of a measurement, as a share: of a member alone (``noise``),
+    and of two members together (``noise_of_pairs``). The trend is the share by which all pairs
+    became slower during the acceptance. A link between two members that is slower by the detectable
+    slowdown (``detectable_link``) is found with a probability of 95%.
     """
     blocks: list[Block] = []
     # With a baseline, times of members measured alone are compared with it, not with their peers.
@@ -457,6 +506,7 @@ def _describe_sensitivity(result: AcceptanceResult) -> list[Block]:
                     quantity=quantity.name,
                     alone=_format_known_share(quantity.noise),
                     pairs=_format_known_share(quantity.noise_of_pairs),
+                    # the share by which a member may be slower and still pass
                     worse_by=_format_tolerance(quantity.worse_by),
                 )
             )

@@ -103,7 +103,10 @@ def format_quality(value: float | None, *, target: float | None = None) -> str:
 
 
 def format_quality_and_target(value: float | None, target: float | None) -> str:
-    """Return a quality with its target, ``0.8026/0.802``; the quality alone without a target."""
+    """Return a quality with its target, ``0.8026/0.802``.
+
+    Without a target it is the quality alone; without a quality it is ``NOTHING``.
+    """
     if value is None or target is None:
         return format_quality(value)
     return f"{format_quality(value, target=target)}/{target:g}"

@@ -25,10 +25,13 @@ _LEGEND = {"title": None, "columns": 1, "labelLimit": 500, "rowPadding": 9}
 
 
 def draw_step_time(*, scale: Spec, has_warmup: bool) -> Spec:
-    """Return a line over the steps, the warm-up shaded.
+    """Return a line of the step times, with the warm-up shaded.
+
+    A row of the dataset ``steps`` is a step: its number ``step`` and its time ``value``. The
+    dataset ``warmup`` has one row: ``step`` is where the shade starts and ``to`` where it ends.
 
     Args:
-        scale: of the step times, as Vega-Lite takes it.
+        scale: Vega-Lite's scale for the axis of the step times, for example ``{"type": "log"}``.
         has_warmup: whether there are steps of the warm-up to shade.
     """
     span = {"x": {"field": "step", "type": "quantitative"}, "x2": {"field": "to"}}
@@ -47,16 +50,25 @@ def draw_step_time(*, scale: Spec, has_warmup: bool) -> Spec:
 
 
 def draw_loss(*, is_smoothed: bool) -> Spec:
-    """Return the loss over the steps; a smoothed line has the line of all steps thin behind it."""
+    """Return a line of the loss over the steps, from the dataset ``steps``.
+
+    Args:
+        is_smoothed: whether to draw the moving mean of the loss, from the dataset ``smoothed``, as
+            a thick line. The line of the loss itself is then thin and pale behind it.
+    """
     if not is_smoothed:
         return _set_size([_draw_steps_line({"color": "var(--accent)"})])
     raw = _draw_steps_line({"color": "var(--accent)", "strokeWidth": 1, "opacity": 0.35})
-    mean = _draw_steps_line({"color": "var(--accent)", "strokeWidth": 2}, data="smoothed")
+    mean = _draw_steps_line({"color": "var(--accent)", "strokeWidth": 2}, dataset="smoothed")
     return _set_size([raw, mean])
 
 
 def draw_quality() -> Spec:
-    """Return the evaluations as points on a line, and the target as a dashed line."""
+    """Return the evaluations as points on a line, and the target as a dashed horizontal line.
+
+    A row of the dataset ``steps`` is an evaluation: its ``step`` and its quality ``value``. The
+    dataset ``target`` has one row, with the target ``value`` and its ``label``; or none.
+    """
     value = {"field": "value", "type": "quantitative"}
     target = {
         "data": {"name": "target"},
@@ -81,8 +93,13 @@ def draw_quality() -> Spec:
 
 
 def draw_sides() -> Spec:
-    """Return a line over the steps for each of several runs, distinguished by colour and dashes."""
+    """Return a line over the steps for each of several sides, told apart by colour and dashes.
+
+    A side is one or more launches that are compared with others. A row of the dataset ``steps`` is
+    a point of a line: its ``step``, its ``value``, and in ``side`` the name of the line.
+    """
     line = _draw_steps_line({})
+    # ``sort`` is None: the legend keeps the order of the data.
     side = {"field": "side", "type": "nominal", "sort": None, "legend": _LEGEND}
     line["encoding"] |= {"color": side, "strokeDash": side}
     return _set_size([line], height=240)
@@ -99,12 +116,13 @@ def draw_over_time(
 
     Args:
         axis: title of the time axis.
-        scale: of the values, as Vega-Lite takes it.
+        scale: Vega-Lite's scale for the axis of the values, for example ``{"zero": True}``.
         member: title of the legend, which says what a line belongs to: a device, or a host.
-        has_several_members: whether to draw a line for each of several devices or hosts.
+        has_several_members: whether there is a line for each of several devices or hosts, so that
+            lines need a legend. False for a single line, and for a band.
         is_band: whether the lines are the lowest, the median and the highest reading of many.
     """
-    value = {
+    value_axis = {
         "field": "v",
         "type": "quantitative",
         "title": None,
@@ -121,40 +139,41 @@ def draw_over_time(
         },
     }
     if is_band:
-        lines = _draw_band(value)
+        lines = _draw_band(value_axis)
     elif has_several_members:
         lines = [_draw_member_lines(member)]
     else:
         lines = [{"data": {"name": "lines"}, "mark": {"type": "line", "color": "var(--accent)"}}]
-    time = {
+    time_axis = {
         "field": "s",
         "type": "quantitative",
         "title": axis,
         "axis": {"format": ",~f", "grid": False},
         "scale": {"nice": False},
     }
-    return _set_size([measured, *lines], height=130) | {"encoding": {"x": time, "y": value}}
+    common_encoding = {"x": time_axis, "y": value_axis}
+    return _set_size([measured, *lines], height=130) | {"encoding": common_encoding}
 
 
-def _draw_band(value: Spec) -> list[Spec]:
+def _draw_band(value_axis: Spec) -> list[Spec]:
     """Return the area between the lowest and the highest reading, and the median as a line.
 
     Args:
-        value: encoding of a reading, with axis and scale.
+        value_axis: Vega-Lite's encoding of the y axis of the chart, with its ticks and scale.
     """
     # A row of the dataset is one reading: its time ``s``, its value ``v``, and in ``of`` whether it
     # is the lowest, median or highest at that time. This makes one row of each time, with the
     # fields ``lowest``, ``median`` and ``highest``.
-    columns = [{"pivot": "of", "value": "v", "groupby": ["s"]}]
+    rows_by_time = [{"pivot": "of", "value": "v", "groupby": ["s"]}]
     area = {
         "data": {"name": "lines"},
-        "transform": columns,
+        "transform": rows_by_time,
         "mark": {"type": "area", "color": "var(--accent)", "opacity": 0.25},
-        "encoding": {"y": value | {"field": "lowest"}, "y2": {"field": "highest"}},
+        "encoding": {"y": value_axis | {"field": "lowest"}, "y2": {"field": "highest"}},
     }
     median = {
         "data": {"name": "lines"},
-        "transform": columns,
+        "transform": rows_by_time,
         "mark": {"type": "line", "color": "var(--accent)"},
         # Without axis and scale: layers of a chart share them.
         "encoding": {"y": {"field": "median", "type": "quantitative", "title": None}},
@@ -163,12 +182,13 @@ def _draw_band(value: Spec) -> list[Spec]:
 
 
 def _draw_member_lines(member: Phrase) -> Spec:
-    """Return a line for each device or host, distinguished by colour and dashes.
+    """Return a line for each device or host, told apart by colour and dashes.
 
     Args:
-        member: title of the legend, which says what a line belongs to.
+        member: title of the legend, which says what a line belongs to: a device, or a host.
     """
-    # ``of`` is the field with the name of the device or host.
+    # ``of`` is the field with the name of the device or host. ``sort`` is None: the legend keeps
+    # the order of the data.
     name = {"field": "of", "type": "nominal", "title": member, "sort": None}
     return {
         "data": {"name": "lines"},
@@ -178,11 +198,14 @@ def _draw_member_lines(member: Phrase) -> Spec:
 
 
 def draw_ratios(*, scale: Spec, verdicts: Sequence[Phrase], colours: Sequence[str]) -> Spec:
-    """Return a point with its interval for each ratio, around a line at 1.
+    """Return a point with its interval for each ratio, and a vertical line at 1.
+
+    A row of the dataset ``ratios`` is a point: what it is the ratio of (``name``), its ``ratio``,
+    the ends ``low`` and ``high`` of its interval, and the name of its verdict (``said``).
 
     Args:
-        scale: of the ratios, as Vega-Lite takes it.
-        verdicts: names of the verdicts that occur.
+        scale: Vega-Lite's scale for the axis of the ratios, for example ``{"type": "log"}``.
+        verdicts: names of the verdicts that occur, for the legend.
         colours: of the verdicts, in the same order.
     """
     axis = {"type": "quantitative", "title": phrase("compare.ratio"), "scale": scale}
@@ -201,7 +224,8 @@ def draw_ratios(*, scale: Spec, verdicts: Sequence[Phrase], colours: Sequence[st
         "mark": {"type": "rule", "color": "var(--soft)", "strokeDash": [4, 3]},
         "encoding": {
             "x": {"field": "one", "type": "quantitative", "scale": scale},
-            # Not by name and verdict, as the layers' common encoding below would have it.
+            # The line is at the height of no name and has the colour of no verdict. None overrides
+            # the encoding below, which all layers share.
             "y": None,
             "color": None,
         },
@@ -230,9 +254,12 @@ def draw_ratios(*, scale: Spec, verdicts: Sequence[Phrase], colours: Sequence[st
 
 
 def draw_history(*, has_changes: bool) -> Spec:
-    """Return the speed of each series over time, with its change points as dashed lines.
+    """Return the speed of each series over time, with its change points as dashed vertical lines.
 
-    A series is the launches of one work.
+    A series is the launches of one work. A change point is the first launch after a lasting change
+    of their speed. A row of the dataset ``history`` is a launch: the name of its ``series``, the
+    time when it ``started``, and its speed as ``value``. A row of the dataset ``changes`` is a
+    change point, with ``series`` and ``started``.
 
     Args:
         has_changes: whether there are change points.
@@ -243,7 +270,7 @@ def draw_history(*, has_changes: bool) -> Spec:
     days = dict.fromkeys(("week", "date", "day"), "%m-%d")
     hours = dict.fromkeys(("hours", "minutes"), "%H:%M")
     seconds = dict.fromkeys(("seconds", "milliseconds"), "%H:%M:%S")
-    time = {
+    time_axis = {
         "field": "started",
         "type": "temporal",
         "title": phrase("site.started_utc"),
@@ -255,7 +282,7 @@ def draw_history(*, has_changes: bool) -> Spec:
             "format": months | days | hours | seconds,
         },
     }
-    value = {"field": "value", "type": "quantitative", "title": None, "scale": {"zero": False}}
+    speed_axis = {"field": "value", "type": "quantitative", "title": None, "scale": {"zero": False}}
     change = {
         "data": {"name": "changes"},
         "mark": {"type": "rule", "strokeDash": [4, 3], "strokeWidth": 2},
@@ -263,33 +290,35 @@ def draw_history(*, has_changes: bool) -> Spec:
     line = {
         "data": {"name": "history"},
         "mark": {"type": "line", "strokeWidth": 1, "opacity": 0.5},
-        "encoding": {"y": value},
+        "encoding": {"y": speed_axis},
     }
     point = {
         "data": {"name": "history"},
         "mark": {"type": "point", "filled": True, "size": 36},
-        "encoding": {"y": value},
+        "encoding": {"y": speed_axis},
     }
+    # ``sort`` is None: the legend keeps the order of the data.
     series = {"field": "series", "type": "nominal", "sort": None, "legend": _LEGEND}
     return {
         "width": 760,
         "height": 300,
         "layer": [change, line, point] if has_changes else [line, point],
-        "encoding": {"x": time, "color": series},
+        "encoding": {"x": time_axis, "color": series},
     }
 
 
-def _draw_steps_line(mark: Spec, *, data: str = "steps", scale: Spec | None = None) -> Spec:
+def _draw_steps_line(style: Spec, *, dataset: str = "steps", scale: Spec | None = None) -> Spec:
     """Return a line of values over the steps.
 
     Args:
-        mark: properties of the line, as Vega-Lite takes them.
-        data: name of the dataset.
-        scale: of the values; None: it need not contain zero.
+        style: of the line, as properties of Vega-Lite's marks: ``{"strokeWidth": 2}``.
+        dataset: name of the dataset, whose rows have a ``step`` and its ``value``.
+        scale: Vega-Lite's scale for the axis of the values; None: a linear one, which need not
+            contain zero.
     """
     return {
-        "data": {"name": data},
-        "mark": {"type": "line", **mark},
+        "data": {"name": dataset},
+        "mark": {"type": "line", **style},
         "encoding": {
             "x": {
                 "field": "step",

@@ -59,9 +59,12 @@ _QUANTITIES: dict[str, tuple[str, str, int, Spec]] = {
 
 
 def chart_curves(record: Record) -> Block | None:
-    """Return loss and step time side by side; None for fewer than two steps."""
-    drawn = tuple(chart for chart in (chart_loss(record), chart_step_time(record)) if chart)
-    return Columns(drawn) if drawn else None
+    """Return the charts of loss and step time side by side.
+
+    A chart of fewer than two known values is left out; None if both are.
+    """
+    charts = tuple(chart for chart in (chart_loss(record), chart_step_time(record)) if chart)
+    return Columns(charts) if charts else None
 
 
 def chart_telemetry(record: Record) -> Section:
@@ -73,42 +76,56 @@ def chart_step_time(record: Record) -> Chart | None:
     """Return the step time in ms, the warm-up shaded; None for fewer than two known times."""
     values = _read_step_times_ms(record)
     title = phrase("chart.step_time")
-    scale: Spec = {"zero": False}
+    scale: Spec = {"zero": False}  # linear; the axis need not contain zero
     # If one time is far above the others, a linear axis would show one spike and a flat line.
     # ``initial`` is for a run without steps.
     if np.nanmax(values, initial=0) > _LOG_RATIO * np.nanmin(values, initial=math.inf):
         title = phrase("chart.log", title=title)
         scale = {"type": "log", "nice": False}
-    warmup = min(record.steps.warmup, len(values))
+    # ``warmup`` is the number of steps at the start that are the warm-up.
+    num_warmup_steps = min(record.steps.warmup, len(values))
     shades = []
-    if warmup:
+    if num_warmup_steps:
         title = phrase("chart.with_warmup", title=title)
         # Up to the middle between the last step of the warm-up and the next, if there is one.
-        shades.append({"step": 1, "to": min(warmup + 0.5, len(values))})
-    drawn = chart_specs.draw_step_time(scale=scale, has_warmup=bool(warmup))
-    return _chart_curve("step_time", title, values, drawn, data={"warmup": shades}, warmup=warmup)
+        shades.append({"step": 1, "to": min(num_warmup_steps + 0.5, len(values))})
+    spec = chart_specs.draw_step_time(scale=scale, has_warmup=bool(num_warmup_steps))
+    return _chart_curve(
+        "step_time",
+        title,
+        values,
+        spec,
+        other_datasets={"warmup": shades},
+        warmup=num_warmup_steps,
+    )
 
 
 def _read_step_times_ms(record: Record) -> NDArray[np.float64]:
-    """Return the time of each step in ms, NaN instead of 0: a logarithmic axis cannot show 0."""
+    """Return the time of each step in ms.
+
+    A time of 0, which a logarithmic axis cannot show, is NaN, so that the line has a gap there.
+    """
     values = np.asarray(record.steps.time_ns, np.float64) / 1e6
     values[values <= 0] = np.nan
     return values
 
 
 def chart_loss(record: Record) -> Chart | None:
-    """Return the loss of each step and their moving mean; None for fewer than two steps."""
-    values = np.asarray(record.steps.loss, np.float64)
+    """Return the chart of the loss of each step; None for fewer than two steps with a finite loss.
+
+    The loss of a run with many steps is also drawn as a moving mean.
+    """
+    values = np.asarray(record.steps.loss, np.float64)  # makes NaN of a loss that is None
     title = phrase("chart.loss")
-    data: dict[str, list[dict[str, Any]]] = {}
-    window = _choose_smoothing_window(len(values))
+    other_datasets: dict[str, list[dict[str, Any]]] = {}
+    window = _choose_smoothing_window(len(values))  # a number of steps; 0: no smoothing
     if window:
         title = phrase("chart.loss_smoothed", n=window)
-        data["smoothed"] = _build_rows(
+        other_datasets["smoothed"] = _build_rows(
             _compute_moving_mean(values, window), range(1, len(values) + 1)
         )
-    drawn = chart_specs.draw_loss(is_smoothed=bool(window))
-    return _chart_curve("loss", title, values, drawn, data=data)
+    spec = chart_specs.draw_loss(is_smoothed=bool(window))
+    return _chart_curve("loss", title, values, spec, other_datasets=other_datasets)
 
 
 def _choose_smoothing_window(num_steps: int) -> int:
@@ -148,28 +165,33 @@ def _compute_moving_mean(values: NDArray[np.float64], window: int) -> NDArray[np
 
 
 def chart_case_curve(rows: Sequence[Mapping[str, Any]], shown: Shown) -> Chart | None:
-    """Return a value that a case's job reported, over its steps; None for fewer than two values.
+    """Return the chart of one value that a case's own training code reported at some of its steps.
+
+    None for fewer than two finite values.
 
     Args:
-        rows: what the job reported, a row for each step that it reported on, which is in ``step``.
-        shown: which value: ``value`` is its key in a row, ``name`` the title of its chart.
+        rows: one for each step at which values were reported: the number of the step under the key
+            ``step``, and each value under a key of its own.
+        shown: which value to draw. ``shown.value`` is its key in a row, and ``shown.name`` is the
+            title of the chart.
     """
     values = np.asarray([row[shown.value] for row in rows], np.float64)
     steps = [row["step"] for row in rows]
-    # A plain line over the steps, as that of a loss.
-    drawn = chart_specs.draw_loss(is_smoothed=False)
-    return _chart_curve(f"trend_{shown.value}", shown.name, values, drawn, steps, data={})
+    spec = chart_specs.draw_loss(is_smoothed=False)  # a plain line, which fits any value
+    return _chart_curve(f"trend_{shown.value}", shown.name, values, spec, steps, other_datasets={})
 
 
 def chart_quality(record: Record) -> Chart | None:
-    """Return the quality of each evaluation, with a line at the target.
+    """Return the chart of the quality that each evaluation measured, with a line at the target.
 
-    None for fewer than two evaluations, as ``_chart_curve`` decides. The description of the chart
-    says the target, or that there is none.
+    None for fewer than two evaluations that have a quality.
     """
     target = record.quality.target
-    evaluations = [x for x in record.quality.history if x.value is not None]
-    values = np.asarray([x.value for x in evaluations], np.float64)
+    evaluations = [
+        evaluation for evaluation in record.quality.history if evaluation.value is not None
+    ]
+    values = np.asarray([evaluation.value for evaluation in evaluations], np.float64)
+    # The label stands at the line, and in the text that describes the chart.
     target_label = phrase("chart.quality.no_target")
     target_rows: list[dict[str, Any]] = []
     if target is not None:
@@ -180,8 +202,8 @@ def chart_quality(record: Record) -> Chart | None:
         phrase("chart.quality", metric=record.quality.metric),
         values,
         chart_specs.draw_quality(),
-        [x.step for x in evaluations],
-        data={"target": target_rows},
+        [evaluation.step for evaluation in evaluations],
+        other_datasets={"target": target_rows},
         target=target_label,
     )
 
@@ -190,63 +212,73 @@ def _chart_curve(
     name: str,
     title: Phrase,
     values: NDArray[np.float64],
-    drawn: Spec,
+    spec: Spec,
     steps: Sequence[int] = (),
     *,
-    data: dict[str, list[dict[str, Any]]],
-    **described: Any,
+    other_datasets: dict[str, list[dict[str, Any]]],
+    **description_values: Any,
 ) -> Chart | None:
-    """Return the chart of values by step, thinned, with a table; None for fewer than two values.
+    """Return the chart of a value over the steps, with a table of it.
+
+    Of very many steps, the chart shows only the extremes of neighbouring ones. None for fewer than
+    two finite values.
 
     Args:
         name: of the chart; the text ``described.<name>`` is its description.
-        values: NaN where there is none.
-        drawn: the specification, without data.
-        steps: of the values; empty: 1, 2, 3 and so on.
-        data: the datasets besides that of the values.
-        described: further values that the description names.
+        title: of the chart.
+        values: one for each step, ``(N,)``; NaN: the step has none.
+        spec: what Vega-Lite draws. It reads the values from the dataset ``steps``.
+        steps: numbers of the steps, in the order of the values; empty: 1, 2, 3 and so on.
+        other_datasets: rows of each further dataset that ``spec`` reads, by its name.
+        description_values: for placeholders that only this chart's description has.
     """
     finite_values = values[np.isfinite(values)]
     if len(finite_values) < 2:
         return None
-    value_steps = steps or range(1, len(values) + 1)
+    step_numbers = steps or range(1, len(values) + 1)
     description = phrase(
         # ``trend_…`` names the chart of a value that a case defines; all those share one text.
         "described.trend" if name.startswith("trend_") else f"described.{name}",
         n=cells.format_integer(len(values)),
         first=f"{finite_values[0]:.4g}",
         last=f"{finite_values[-1]:.4g}",
-        **described,
+        **description_values,
     )
     # Of so many neighbouring steps, the chart shows the smallest and the largest value.
     bucket_size = compute_bucket_size(len(values))
     note: Phrase = ""
     if bucket_size > 1:
         note = phrase("chart.note", stretch=cells.format_integer(bucket_size))
-    datasets = {"steps": _build_rows(values, value_steps)} | data
-    table = _summarize_stretches(values, value_steps)
-    return Chart(name, title, description, drawn, datasets, table, note)
+    datasets = {"steps": _build_rows(values, step_numbers)} | other_datasets
+    table = _summarize_stretches(values, step_numbers)
+    return Chart(name, title, description, spec, datasets, table, note)
 
 
 def _build_rows(values: NDArray[np.float64], steps: Sequence[int]) -> list[dict[str, Any]]:
-    """Return values by step as rows of a chart's dataset, thinned; None for one that is not finite.
+    """Return the rows of a chart's dataset: each has a ``step`` and its ``value``.
 
-    Values are rounded to six significant digits.
+    Of very many values, only the smallest and the largest of neighbouring ones have a row. A value
+    is rounded to six significant digits; None replaces one that is not finite.
+
+    Args:
+        values: one for each step, ``(N,)``.
+        steps: numbers of the steps, in the order of the values.
     """
     rows = []
-    for index, value in thin_values(values):
+    for index, value in thin_values(values):  # the kept values, each with its index in ``values``
         rounded = float(f"{value:.6g}") if math.isfinite(value) else None
         rows.append({"step": steps[index], "value": rounded})
     return rows
 
 
 def chart_ratios(sides: Mapping[str, Comparison]) -> Chart | None:
-    """Return the ratio of each figure of each side to side A, coloured by verdict.
+    """Return the chart of the ratio of each side's figures to those of side A.
 
-    None if no figure has a ratio.
+    A figure is a measured quantity, such as throughput, of a side and of A; its ratio is the side's
+    value divided by A's. The colour shows the verdict. None if no figure has a ratio.
 
     Args:
-        sides: the comparison of each side with side A, by the side's letter.
+        sides: the comparison of each side with side A, by the side's letter, such as ``B``.
     """
     rows: list[dict[str, Any]] = []
     verdict_names: dict[str, Phrase] = {}
@@ -263,7 +295,7 @@ def chart_ratios(sides: Mapping[str, Comparison]) -> Chart | None:
                     # Ends of the ratio's interval; None: too few launches for an interval.
                     "low": figure.low,
                     "high": figure.high,
-                    "said": verdict_names[figure.verdict],
+                    "said": verdict_names[figure.verdict],  # by which the chart colours the row
                 }
             )
     if not rows:
@@ -284,7 +316,7 @@ def chart_ratios(sides: Mapping[str, Comparison]) -> Chart | None:
     )
     # "rest" is the colour of verdicts that are neither good nor bad.
     colours = [f"var(--{_VERDICT_COLOURS.get(verdict, 'rest')})" for verdict in verdict_names]
-    drawn = chart_specs.draw_ratios(
+    spec = chart_specs.draw_ratios(
         scale=scale, verdicts=list(verdict_names.values()), colours=colours
     )
     table_rows: list[list[Phrase]] = []
@@ -294,24 +326,28 @@ def chart_ratios(sides: Mapping[str, Comparison]) -> Chart | None:
         table_rows.append([row["name"], *texts, row["said"]])
     columns = translate_headings("name", "compare.ratio", "least", "greatest", "compare.said")
     table = build_table(columns, table_rows)
-    return Chart("ratios", title, description, drawn, {"ratios": rows}, table)
+    return Chart("ratios", title, description, spec, {"ratios": rows}, table)
 
 
 def chart_overlays(
     sides: Mapping[str, Sequence[Record]],
-    names: Mapping[str, Phrase] | None = None,
+    legend_names: Mapping[str, Phrase] | None = None,
     *,
     prefix: str = "sides",
 ) -> list[Chart]:
-    """Return a chart of losses, one of step times and one of qualities, with a curve of each run.
+    """Return a chart of losses, one of step times and one of qualities, with a curve of each side.
 
-    A chart is left out if fewer than two runs have its curve.
+    A side is one or more launches of the same work, which are compared with other launches. All
+    sides have the same case, and so the same metric of quality. A chart is left out if fewer than
+    two sides have a curve for it.
 
     Args:
-        sides: the launches of each run, by the run's short name. The first launch with a curve is
-            drawn.
-        names: of the runs in the legend, by the same short names; None: their devices.
-        prefix: begins the names of the charts.
+        sides: the launches of each side, by the side's short name, such as ``A`` or ``[1]``. The
+            curve of a side is that of its first launch that has one.
+        legend_names: what the legend writes after each short name, by short name; None: the
+            devices of the side's first launch.
+        prefix: the names of the charts are ``<prefix>-loss``, ``<prefix>-step_time`` and
+            ``<prefix>-quality``.
     """
     first_record = next(iter(sides.values()))[0]
     titles: dict[str, Phrase] = {
@@ -319,16 +355,17 @@ def chart_overlays(
         "step_time": phrase("compare.step_time"),
         "quality": phrase("compare.quality", metric=first_record.quality.metric),
     }
-    draw = {"loss": chart_loss, "step_time": chart_step_time, "quality": chart_quality}
+    # Each function charts one launch; it returns None if the launch has too few values for a curve.
+    chart_functions = {"loss": chart_loss, "step_time": chart_step_time, "quality": chart_quality}
     labels: dict[str, Phrase] = {}
     for side, records in sides.items():
-        name = names[side] if names else describe_devices(records[0])
+        name = legend_names[side] if legend_names else describe_devices(records[0])
         labels[side] = (f"{side} · ", name)
     overlays = []
     for quantity, title in titles.items():
         curves: dict[str, Chart] = {}
         for side, records in list(sides.items())[:MAX_SIDES]:  # there are no colours for more
-            charts = (draw[quantity](record) for record in records)
+            charts = (chart_functions[quantity](record) for record in records)
             first_chart = next((chart for chart in charts if chart is not None), None)
             if first_chart is not None:
                 curves[side] = first_chart
@@ -340,20 +377,24 @@ def chart_overlays(
 def _chart_overlay(
     name: str, title: Phrase, curves: Mapping[str, Chart], labels: Mapping[str, Phrase]
 ) -> Chart:
-    """Return the curves of several runs in one chart; the smoothed curve of a run that has one.
+    """Return one chart with the curves of several sides; its table has the rows of all of them.
 
     Args:
-        curves: the chart of each run, by the run's short name.
-        labels: of the runs in the legend, by the same names.
+        name: of the new chart, unique in its page.
+        title: of the new chart.
+        curves: the chart of each side alone, by the side's short name, such as ``A``.
+        labels: of the sides in the legend, by the same short names.
     """
     points = []
-    rows = []
+    table_rows = []
     descriptions = []
     for side, chart in curves.items():
+        # ``steps`` has a row for each step that is drawn. Only the chart of the loss of a run with
+        # many steps has ``smoothed``, with the moving mean of the values.
         for point in chart.data.get("smoothed") or chart.data["steps"]:
             points.append(point | {"side": labels[side]})
         if chart.table:
-            rows += [(side, *row) for row in chart.table.rows]
+            table_rows += [(side, *row) for row in chart.table.rows]
         descriptions.append(join((side, chart.description), "colon"))
     columns = translate_headings("compare.side", "chart.step", "least", "median", "greatest")
     return Chart(
@@ -362,7 +403,7 @@ def _chart_overlay(
         join(descriptions, "semicolon"),
         chart_specs.draw_sides(),
         {"steps": points},
-        build_table(columns, rows),
+        build_table(columns, table_rows),
     )
 
 
@@ -376,11 +417,12 @@ def chart_over_time(record: Record) -> Iterator[Chart]:
 
 
 def _chart_quantity(record: Record, lines: Sequence[SeriesLine]) -> Chart:
-    """Return the chart of one quantity over time, with the measured steps shaded.
+    """Return the chart of a quantity of devices or hosts over time; the measured steps are shaded.
 
     Args:
-        lines: one for each device or host; or three, which summarize many of them by the lowest,
-            the median and the highest reading.
+        lines: of the quantity, one for each device or host; or three, which summarize many of them
+            by the lowest, the median and the highest reading. The points of a line are pairs: the
+            seconds since the launch, and the reading.
     """
     first_line = lines[0]
     # text_name: the quantity's name in keys of texts and in the chart's name. factor: units of the
@@ -396,7 +438,7 @@ def _chart_quantity(record: Record, lines: Sequence[SeriesLine]) -> Chart:
     else:
         seconds_per_unit = 1
         axis = phrase("time.axis")  # in seconds
-    drawn = chart_specs.draw_over_time(
+    spec = chart_specs.draw_over_time(
         axis=axis,
         scale=scale,
         member=phrase(f"time.{kind}-of"),
@@ -404,6 +446,7 @@ def _chart_quantity(record: Record, lines: Sequence[SeriesLine]) -> Chart:
         is_band=is_summary,
     )
     shades = []
+    # The time of the measured steps, from start to end, in seconds since the launch.
     measured = record.telemetry.intervals_s.get("measured") if record.telemetry else None
     if measured:
         start_s, end_s = measured
@@ -417,7 +460,7 @@ def _chart_quantity(record: Record, lines: Sequence[SeriesLine]) -> Chart:
         f"time-{kind}-{text_name}",
         phrase(f"time.{kind}-title", quantity=phrase(f"time.{text_name}"), unit=unit),
         _describe_readings(record, lines),
-        drawn,
+        spec,
         {"measured": shades, "lines": rows},
     )
 
@@ -427,7 +470,9 @@ def _describe_readings(record: Record, lines: Sequence[SeriesLine]) -> Phrase:
 
     Args:
         lines: of the quantity, one for each device or host; or three, which summarize many of them
-            by the lowest, the median and the highest reading.
+            by the lowest, the median and the highest reading. The points of a line are pairs: the
+            seconds since the launch, and the reading. ``of`` has the ranks of a device, the number
+            of a host, or the name of one of the three lines.
     """
     first_line = lines[0]
     # text_name: the quantity's name in keys of texts. factor: units of the readings in one `unit`.
@@ -459,13 +504,19 @@ def _describe_readings(record: Record, lines: Sequence[SeriesLine]) -> Phrase:
 
 
 def _collect_highest_readings(record: Record, *, of_host: bool, quantity: str) -> dict[int, float]:
-    """Return the highest reading of a quantity in the run, by node, or by a device's first rank.
+    """Return the highest reading of a quantity in the run, of each device or of each host.
 
-    A device without ranks, or without readings of the quantity, is left out.
+    It is by the first of the device's ranks, or by the host's node number. A device without ranks,
+    or without readings of the quantity, is left out.
+
+    Args:
+        of_host: of each host; else of each device.
+        quantity: such as ``power_w``.
     """
     if record.telemetry is None:
         return {}
-    # Of each device or host, the summary of its readings in each interval of the run.
+    # A use summarizes the readings of one device or host in one interval, such as the whole run:
+    # ``quantities`` has the mean, the lowest and the highest reading by quantity.
     uses_by_member: dict[int, Mapping[IntervalName, Use]] = {}
     if of_host:
         for node, use_by_interval in enumerate(record.telemetry.hosts):
@@ -483,12 +534,14 @@ def _collect_highest_readings(record: Record, *, of_host: bool, quantity: str) -
 
 
 def _summarize_stretches(values: NDArray[np.float64], steps: Sequence[int]) -> Table:
-    """Return the least, median and greatest value in each stretch of neighbouring steps.
+    """Return a table of the least, median and greatest value in each stretch of neighbouring steps.
 
-    The steps are cut into stretches of about the same length, at most ``TABLE_ROWS`` of them.
+    The steps are cut into stretches of about the same length, at most ``TABLE_ROWS`` of them. The
+    values of a stretch without a finite value are shown as not known.
 
     Args:
-        values: of the steps, NaN where there is none.
+        values: one for each step, ``(N,)``; NaN: the step has none.
+        steps: numbers of the steps, in the order of the values.
     """
     rows = []
     all_indices = np.arange(len(values))

@@ -65,11 +65,13 @@ class Table:
 
 
 def build_table(
-    heads: Iterable[Phrase], rows: Iterable[Iterable[Phrase]], *, short: bool = False
+    headings: Iterable[Phrase], rows: Iterable[Iterable[Phrase]], *, short: bool = False
 ) -> Table:
     """Return a table.
 
     Args:
+        headings: of the columns.
+        rows: the cells of each row, in the order of the columns.
         short: show only the first and the last of very many rows, with a row between them that
             says how many were left out.
     """
@@ -79,7 +81,7 @@ def build_table(
         empty_cells = [""] * (len(table_rows[0]) - 1)
         note_row = (phrase("head.left_out", n=f"{num_left_out:,}"), *empty_cells)
         table_rows = [*table_rows[:_NUM_FIRST_ROWS], note_row, *table_rows[-_NUM_LAST_ROWS:]]
-    return Table(tuple(heads), tuple(table_rows))
+    return Table(tuple(headings), tuple(table_rows))
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +170,10 @@ class Bars:
 
     @property
     def table(self) -> Table:
-        """Return label and figure of each bar, for formats without pictures."""
+        """Return a table of the bars, for formats without pictures: the label and figure of each.
+
+        The figure is the text that stands beside the bar.
+        """
         return Table((self.title, ""), tuple((item.label, item.shown) for item in self.items))
 
 
@@ -209,7 +214,7 @@ class Columns:
 
     @property
     def has_text(self) -> bool:
-        """Whether it has a block that is not a chart. A terminal draws no charts."""
+        """Whether a block of the columns is not a chart, so that a terminal can show it."""
         return any(not isinstance(block, Chart) for block in self.blocks)
 
 
@@ -257,8 +262,8 @@ class Doubt:
 class Section:
     """A heading and its blocks; ``folded`` away until a reader opens it.
 
-    ``note``: what to know of its charts. ``gist``: its content in a few words, beside the heading
-    of a folded section. ``is_open``: a page shows it unfolded at first.
+    ``note``: how to read its charts, below them. ``gist``: its content in a few words, beside the
+    heading of a folded section. ``is_open``: a page shows it unfolded at first.
     """
 
     heading: Phrase
@@ -271,7 +276,7 @@ class Section:
 
     @property
     def has_text(self) -> bool:
-        """Whether it has a block that is not a chart. A terminal draws no charts."""
+        """Whether a block of the section is not a chart, so that a terminal can show it."""
         return any(not isinstance(block, Chart) for block in self.blocks)
 
 
@@ -286,8 +291,8 @@ def build_folded_section(
 
     Args:
         name: the section's anchor; its heading is the text ``section.<name>``.
-        note: what to know of its charts.
-        gist: its content in a few words.
+        note: how to read its charts, as a sentence below them; empty: there is none.
+        gist: its content in a few words, beside its heading; empty: there are none.
         is_open: whether a page shows it unfolded at first.
     """
     present = tuple(block for block in blocks if block is not None)
@@ -326,16 +331,17 @@ class Document:
 
     @property
     def charts(self) -> list[Chart]:
-        """The charts of the page, in their order."""
+        """The charts of the page, in their order: those of its lead, then of its sections."""
         blocks = [*self.lead, *(block for section in self.sections for block in section.blocks)]
         return [chart for block in blocks for chart in find_charts(block)]
 
     @property
     def groups(self) -> list[tuple[bool, list[Section]]]:
-        """Groups of neighbouring sections, each with whether a page shows it as a grid.
+        """Groups of neighbouring sections, each with whether a page lays them out as a grid.
 
-        A grid has only the headings of folded sections, until a reader opens them. A folded section
-        that is open from the start is shown whole, as is one that is not folded.
+        A section is closed at first if it is ``folded`` and not ``is_open``: a page then shows only
+        its heading, until a reader opens it. Neighbours that are closed form a grid of headings;
+        neighbours that are not are shown whole, below each other.
         """
-        grouped = groupby(self.sections, lambda section: section.folded and not section.is_open)
-        return [(is_grid, list(sections)) for is_grid, sections in grouped]
+        groups = groupby(self.sections, lambda section: section.folded and not section.is_open)
+        return [(is_closed, list(sections)) for is_closed, sections in groups]

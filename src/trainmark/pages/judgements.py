@@ -54,11 +54,13 @@ _MAX_PAIRS = 28  # that are listed; eight devices have so many
 def build_comparison(result: Comparison, b: str = "B") -> list[Block]:
     """Return the verdict, the figures that it is based on, and what a reader must know of them.
 
-    These are the quality, the trust in each side, excluded launches, and differences of the work,
-    the machine and the software.
+    The latter are the quality, the trust in each side, excluded launches, and differences of the
+    work, the machine and the software.
 
     Args:
-        b: name of side B in headings and sentences.
+        result: side B compared with side A, each of which is launches of one work.
+        b: name of side B in headings and sentences: ``C`` if it is the second side that is compared
+            with A.
     """
     tone: Tone = "good"
     # INCONCLUSIVE: too much noise, or too little data. other_world: the numbers of ranks differ, so
@@ -67,33 +69,35 @@ def build_comparison(result: Comparison, b: str = "B") -> list[Block]:
         tone = "warn"
     elif result.verdict in REGRESSIONS:
         tone = "bad"
-    shown: list[Block] = [Paragraph(_name_side(result.sentence, b), tone)]
-    if result.scaling:
-        shown += build_scaling(result.scaling)
+    # Messages about side B have a placeholder for its name.
+    blocks: list[Block] = [Paragraph(_fill_in_name_of_b(result.sentence, b), tone)]
+    if result.scaling:  # how throughput grows with the number of ranks, in place of the figures
+        blocks += build_scaling(result.scaling)
     else:
         name_heading, unit_heading = translate_headings("name", "unit")
         last_headings = translate_headings("interval", "launches", "compare.said")
         columns = (name_heading, "A", b, unit_heading, f"{b}/A", *last_headings)
-        shown.append(build_table(columns, map(_build_row, result.figures)))
-    if result.quality:  # how many launches of each side reached their target
-        shown.append(Paragraph(_name_side(result.quality, b)))
+        blocks.append(build_table(columns, map(_build_figure_row, result.figures)))
+    if result.quality:  # how many launches of each side reached their target; None: no target
+        blocks.append(Paragraph(_fill_in_name_of_b(result.quality, b)))
     sides = (("A", result.a), (b, result.b))
     for name, side in sides:
+        # How far the figures can be trusted, and whether their evidence was checked.
         trust = grade_line(side.trust, side.verification)
         if side.is_witnessed:  # a user's own program ran
             trust = join((trust, phrase("division.witnessed")))
         line = join((phrase("trust.of", side=name), trust), "colon")
-        shown.append(Paragraph(line, TONES[side.trust.grade]))
-    reasons = _list_reasons(result)
+        blocks.append(Paragraph(line, TONES[side.trust.grade]))
+    reasons = _list_reasons(result)  # to doubt a side
     if reasons:
-        shown.append(
+        blocks.append(
             build_table([phrase("compare.doubts", side=side) for side in ("A", b)], reasons)
         )
     if not result.scaling:
         # in_pairs: launches of both sides alternated. apart: they did not, so a change of the
         # machine in between appears as a difference.
-        shown.append(Paragraph(phrase(f"compare.{'in_pairs' if result.paired else 'apart'}")))
-    shown += [
+        blocks.append(Paragraph(phrase(f"compare.{'in_pairs' if result.paired else 'apart'}")))
+    blocks += [
         Paragraph(
             phrase("compare.left_out", side=name, run=launch.name, reason=launch.reason), "warn"
         )
@@ -101,12 +105,12 @@ def build_comparison(result: Comparison, b: str = "B") -> list[Block]:
         for launch in side.left_out
     ]
     if result.allowed:  # differences of the work that the user permitted by name
-        shown.append(Paragraph(phrase("compare.allowed"), "warn"))
-        shown.append(_build_facts_table(result.allowed, b))
+        blocks.append(Paragraph(phrase("compare.allowed"), "warn"))
+        blocks.append(_build_facts_table(result.allowed, b))
     if result.differences:  # of machine and software
-        shown.append(Paragraph(phrase("compare.differences")))
-        shown.append(_build_facts_table(result.differences, b))
-    return shown
+        blocks.append(Paragraph(phrase("compare.differences")))
+        blocks.append(_build_facts_table(result.differences, b))
+    return blocks
 
 
 def _build_facts_table(facts: Iterable[Difference], b: str) -> Table:
@@ -136,16 +140,19 @@ def _list_reasons(result: Comparison) -> list[list[Phrase]]:
     return [[reasons_of_a.get(code), reasons_of_b.get(code)] for code in codes]
 
 
-def _name_side(sentence: Message, b: str) -> Message:
+def _fill_in_name_of_b(sentence: Message, b: str) -> Message:
     """Return a sentence about side B with the name of that side filled in."""
     return replace(sentence, args=sentence.args | {"side": b})
 
 
 def build_scaling(scaling: Scaling) -> list[Block]:
-    """Return throughput and efficiency for each world size, doubts, and what the figures mean."""
+    """Return a table of throughput and efficiency, doubts about them, and what they mean.
+
+    The table has a row for each world: nodes x ranks of a node on which the same work was measured.
+    """
     rows: list[list[Phrase]] = []
     for world in scaling.worlds:
-        rate = world.throughput
+        rate = world.throughput  # of all ranks together: the mean over the launches, its interval
         interval: Phrase = f"{cells.format_rate(rate.low)} – {cells.format_rate(rate.high)}"
         if rate.launches == 1:  # a single launch has no interval
             interval = count_in_words("launches", 1)
@@ -155,18 +162,22 @@ def build_scaling(scaling: Scaling) -> list[Block]:
         # smallest world, to which the others are compared.
         if world.low is not None and world.high is not None:
             efficiency += f" ({world.low:.1%} – {world.high:.1%})"
+        # ``name``: for example ``2x8``. ``samples_per_rank``: in one step.
         rows.append([world.name, rate.launches, world.samples_per_rank, throughput, efficiency])
-    names = (phrase(f"scaling.{name}", unit=scaling.unit) for name in _SCALING_COLUMNS)
+    # Only the heading of the throughput has a placeholder for the unit.
+    headings = (phrase(f"scaling.{name}", unit=scaling.unit) for name in _SCALING_COLUMNS)
     doubts = [Paragraph(doubt, "warn") for doubt in scaling.doubts]
     # The efficiency is relative to the first world, which is the smallest.
     explanation = Paragraph(phrase("scaling.means", first=scaling.worlds[0].name))
-    return [build_table(names, rows), *doubts, explanation]
+    return [build_table(headings, rows), *doubts, explanation]
 
 
-def _build_row(figure: ComparedFigure) -> tuple[Phrase, ...]:
-    """Return the row of a figure in the table of a comparison of the sides A and B.
+def _build_figure_row(figure: ComparedFigure) -> tuple[Phrase, ...]:
+    """Return the row of a figure, such as throughput, in the table of a comparison of A and B.
 
-    The ratio is B over A, and the interval is that of the ratio.
+    The cells are name, value of A, value of B, unit, ratio B/A, the 95% interval of the ratio from
+    ``low`` to ``high``, the numbers of launches, and the verdict. The ratio is None if a side has
+    no value, and the interval is None if there are too few launches for one.
     """
     (a, b), unit = cells.scale_to_unit([figure.a, figure.b], figure.unit)
     ratio = None if figure.ratio is None else f"{figure.ratio:.3f}"
