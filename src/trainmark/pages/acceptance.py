@@ -88,7 +88,7 @@ def build_acceptance_document(result: AcceptanceResult) -> Document:
         verification=phrase("accept.checked"),
         sentence=summarize_acceptance(result),
         lead=tuple(lead),
-        sections=tuple(section for section in sections if section.blocks),  # those with content
+        sections=tuple(section for section in sections if section.blocks),
     )
 
 
@@ -374,7 +374,8 @@ def _build_heat_map(result: AcceptanceResult) -> HeatMap:
 
     ``result.links`` has a link of the same pair for each quantity that was measured in pairs: the
     training step, and others such as a collective. The cell of a pair shows one of them: the first
-    that fails among the others, or the link of the step if none of the others fails.
+    that fails among the others; if none of those fails, the link of the step, or the last of the
+    others if the step was not measured.
     """
     names = [member.name for member in result.members]
     link_of_pair: dict[frozenset[str], Link] = {}
@@ -506,7 +507,7 @@ def _describe_sensitivity(result: AcceptanceResult) -> list[Block]:
                     quantity=quantity.name,
                     alone=_format_known_share(quantity.noise),
                     pairs=_format_known_share(quantity.noise_of_pairs),
-                    # the share by which a member may be slower and still pass
+                    # ``worse_by`` is the share by which a member may be slower and still pass.
                     worse_by=_format_tolerance(quantity.worse_by),
                 )
             )

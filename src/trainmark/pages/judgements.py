@@ -148,11 +148,13 @@ def _fill_in_name_of_b(sentence: Message, b: str) -> Message:
 def build_scaling(scaling: Scaling) -> list[Block]:
     """Return a table of throughput and efficiency, doubts about them, and what they mean.
 
-    The table has a row for each world: nodes x ranks of a node on which the same work was measured.
+    The table has a row for each world, a number of nodes and of ranks on each node with which the
+    same work was measured.
     """
     rows: list[list[Phrase]] = []
     for world in scaling.worlds:
-        rate = world.throughput  # of all ranks together: the mean over the launches, its interval
+        # Of all ranks together: the mean over the launches, and the ends of its interval.
+        rate = world.throughput
         interval: Phrase = f"{cells.format_rate(rate.low)} – {cells.format_rate(rate.high)}"
         if rate.launches == 1:  # a single launch has no interval
             interval = count_in_words("launches", 1)
