@@ -245,14 +245,14 @@ def _note_units(
             and ``steps`` how many steps a time covers.
         has_preset: the log is in a known format, whose unit is known and is converted to seconds.
     """
-    if quantity.seconds != 1.0 and options.time_unit is None and not has_preset:
-        unit = "ms" if quantity.seconds == 1e-3 else f"{quantity.seconds:g} s"
+    if quantity.time_unit_s != 1.0 and options.time_unit is None and not has_preset:
+        unit = "ms" if quantity.time_unit_s == 1e-3 else f"{quantity.time_unit_s:g} s"
         extraction.notes.append(
             f"the log counts in {unit}, but time_unit=s is assumed: set time_unit"
         )
-    if quantity.steps > 1 and options.steps_per_value is None:
+    if quantity.num_steps > 1 and options.steps_per_value is None:
         extraction.notes.append(
-            f"each value is the time of {quantity.steps} steps, as its key says"
+            f"each value is the time of {quantity.num_steps} steps, as its key says"
         )
 
 
@@ -288,21 +288,21 @@ def _read_best_speed(log: str, options: Options) -> _Extraction:
     if choice.sample is not None:
         # Notes on trainers that print their speed only at the end, if the log lacks that line.
         extraction.notes += choice.missing_closings
-        extraction.malformed = choice.sample.malformed
-        extraction.malformed_text = choice.sample.malformed_text
+        extraction.malformed = choice.sample.num_malformed
+        extraction.malformed_text = choice.sample.first_malformed_text
         return extraction
     # No speed was chosen. The report still says what the log has: the malformed lines of the first
     # key that has some, and the most values that any key has. A line is malformed if no number
     # stands behind the key.
     for readings in reader.readings.values():
-        if readings.malformed:
-            extraction.malformed = readings.malformed
-            line = readings.malformed_line
-            extraction.malformed_text = f"line {line}: {readings.malformed_text}"
+        if readings.num_malformed:
+            extraction.malformed = readings.num_malformed
+            line = readings.first_malformed_line
+            extraction.malformed_text = f"line {line}: {readings.first_malformed_text}"
             break
     extraction.num_values = max(
         # If the user names a preset, only its keys count.
-        (x.lines for key, x in reader.readings.items() if preset in (AUTO, key.preset)),
+        (x.num_lines for key, x in reader.readings.items() if preset in (AUTO, key.preset)),
         default=0,
     )
     extraction.reason = _explain_missing_speed(choice, preset)
@@ -420,8 +420,8 @@ def _collect_figures(sample: Sample, result: Result) -> dict[str, Any]:
     percentiles = np.percentile(sample.values, list(PERCENTILES.values())).tolist()
     return {
         "values": len(sample.values),
-        "values_skipped": sample.skipped,
-        "values_left_out": sample.left_out,
+        "values_skipped": sample.num_skipped,
+        "values_left_out": sample.num_left_out,
         "first_value": sample.first_text or None,
         "read_from": sample.source.name,
         "mean": sample.mean,

@@ -282,9 +282,9 @@ def _take_plain_samples(reader: LogReader, options: Options) -> list[Sample]:
     """
     plain_readings = _list_readings(PLAIN, reader)
     # How many lines have the key that is printed most often, once a step or interval.
-    num_step_lines = max((x.lines for x in plain_readings if x.has_steps), default=0)
+    num_step_lines = max((x.num_lines for x in plain_readings if x.has_steps), default=0)
     if num_step_lines == 0:  # no line has the number of a step: the most frequent key counts
-        num_step_lines = max((x.lines for x in plain_readings), default=0)
+        num_step_lines = max((x.num_lines for x in plain_readings), default=0)
     samples = []
     for readings in plain_readings:
         is_summary = readings.source.quantity.is_summary  # an average or a total
@@ -353,7 +353,7 @@ def _rank_plain(sample: Sample, *, has_gpu_num: bool) -> tuple[float, ...]:
         is_mean,
         scope_ranks[quantity.scope],
         -seconds,
-        -sample.lines,
+        -sample.num_lines,
     )
 
 

@@ -133,8 +133,8 @@ def _make_sample(run: EventRun, preset: str) -> Sample:
         source=Source(preset, key, quantity),
         unit="samples/s",  # events count samples, whatever the model
         values=np.array([speed]),
-        lines=1,  # there is a single value, as if one line printed it
-        malformed=len(run.malformed),
-        malformed_text=malformed_text,
+        num_lines=1,  # there is a single value, as if one line printed it
+        num_malformed=len(run.malformed),
+        first_malformed_text=malformed_text,
         first_text=first_text,
     )

@@ -242,7 +242,7 @@ class KeywordReader:
         self.unit = other_unit[1] if other_unit else ""
         if self.quantity is None or self.quantity.kind == "step_time":
             return  # times have no unit of a rate, and their mean needs no weights
-        if self.quantity.seconds == 1:  # a rate per second
+        if self.quantity.time_unit_s == 1:  # a rate per second
             self.unit = self.quantity.unit or self.unit  # a known unit outweighs the word
         else:  # a rate such as `samples/min`: its values stay as printed, and so does its unit
             self.unit = pair.unit
@@ -251,7 +251,9 @@ class KeywordReader:
             if quantity is not None and quantity.kind == "step_time" and other.key:
                 pattern = re.compile(make_number_pattern(other.key), _FLAGS)
                 # The seconds of one step if the printed number is 1. A time may cover many steps.
-                self._step_time = _StepTimePattern(pattern, quantity.seconds / quantity.steps)
+                self._step_time = _StepTimePattern(
+                    pattern, quantity.time_unit_s / quantity.num_steps
+                )
                 return
 
     def _find_pair(self, pairs: list[Pair], line: str, text: str) -> Pair | None:
@@ -300,10 +302,10 @@ class KeywordReader:
             values=counted.copy(),
             weights=weights if has_weights else np.empty(0),
             weighted_by="time" if has_weights else "value",
-            skipped=len(values) - len(counted),
-            lines=len(values),
-            malformed=self.malformed,
-            malformed_text=self.malformed_text,
+            num_skipped=len(values) - len(counted),
+            num_lines=len(values),
+            num_malformed=self.malformed,
+            first_malformed_text=self.malformed_text,
             first_text=self.first_text,
             notes=notes,
             slow=find_slow_values(counted, is_rate=quantity.kind != "step_time"),

@@ -186,7 +186,7 @@ def _find_speeds(line: LogLine, *, has_step: bool) -> None:
         # bar, which is a mean, too.
         is_time = quantity.kind == "step_time" and not quantity.is_summary
         if is_time and line.step_time_s is None and pair.key:
-            line.step_time_s = pair.value * quantity.seconds / quantity.steps
+            line.step_time_s = pair.value * quantity.time_unit_s / quantity.num_steps
 
 
 class RunEnd(NamedTuple):
@@ -253,19 +253,20 @@ class LogContext:
     """What the lines of a log said until now, besides its values.
 
     Args:
-        run: number of the run in the log, from 0; if the step or the epoch falls, another begins.
+        run_number: number of the present run in the log, from 0; if the step or the epoch falls,
+            another run begins.
         num_restarts: how often steps began anew, with a run or an epoch.
-        starts: line at which each run begins.
-        ends: end of each run that another one follows.
+        start_lines: line at which each run begins.
+        run_ends: end of each run that another one follows.
         num_pauses: how often a line named an evaluation or a checkpoint, in which training pauses.
         paused_s: seconds that evaluations and checkpoints took, as the log prints them.
         resumed_at: line that says that the run resumes from a checkpoint; 0: none says so.
     """
 
-    run: int = 0
+    run_number: int = 0
     num_restarts: int = 0
-    starts: list[int] = field(default_factory=lambda: [1])
-    ends: list[RunEnd] = field(default_factory=list)
+    start_lines: list[int] = field(default_factory=lambda: [1])
+    run_ends: list[RunEnd] = field(default_factory=list)
     num_pauses: int = 0
     paused_s: float = 0.0
     resumed_at: int = 0
@@ -330,9 +331,9 @@ class LogContext:
         if line.epoch is not None and self._epoch is not None:
             has_lower_epoch = line.epoch < self._epoch
         if has_lower_epoch or any(_is_of_new_run(counter, epoch) for counter in restarted_counters):
-            self.ends.append(self._run_until_now)  # the last line and step of the earlier run
-            self.starts.append(line.number)
-            self.run += 1
+            self.run_ends.append(self._run_until_now)  # the last line and step of the earlier run
+            self.start_lines.append(line.number)
+            self.run_number += 1
             self._counters.clear()  # a new run may print other counters
         if restarted_counters or has_lower_epoch:
             self.num_restarts += 1

@@ -113,8 +113,8 @@ class Quantity:
     Args:
         kind: ``speed``: samples or tokens a second; ``steps``: steps a second; ``step_time``.
         unit: what a speed counts, ``tokens/s``; empty: not known.
-        seconds: length of the unit of time: 0.001 of milliseconds, 60 of a rate a minute.
-        steps: number of steps that a time covers.
+        time_unit_s: length of the unit of time: 0.001 of milliseconds, 60 of a rate a minute.
+        num_steps: number of steps that a time covers.
         scope: a speed of one ``device``, one ``node`` or the whole ``job``; empty: the key does not
             say.
         is_summary: an average or a total, not what one step or interval had.
@@ -123,8 +123,8 @@ class Quantity:
 
     kind: Literal["speed", "steps", "step_time"]
     unit: str = ""
-    seconds: float = 1.0
-    steps: int = 1
+    time_unit_s: float = 1.0
+    num_steps: int = 1
     scope: Literal["device", "node", "job", ""] = ""
     is_summary: bool = False
     is_weak: bool = False
@@ -227,11 +227,15 @@ def _read_step_time(words: tuple[str, ...], unit_quantity: Quantity | None) -> Q
     of_many = _TIME_OF_MANY.search(text)  # `time for 100 steps`
     if per_step is not None:
         return Quantity(
-            "step_time", seconds=_SECONDS_BY_WORD[per_step["time"]], steps=_read_count(per_step)
+            "step_time",
+            time_unit_s=_SECONDS_BY_WORD[per_step["time"]],
+            num_steps=_read_count(per_step),
         )
     if of_many is not None or _STEP_TIME.search(text):
         return Quantity(
-            "step_time", seconds=_get_unit_seconds(words, unit_quantity), steps=_read_count(of_many)
+            "step_time",
+            time_unit_s=_get_unit_seconds(words, unit_quantity),
+            num_steps=_read_count(of_many),
         )
     if not _WEAK_STEP_TIME.fullmatch(text):
         return None
@@ -239,7 +243,7 @@ def _read_step_time(words: tuple[str, ...], unit_quantity: Quantity | None) -> Q
     if unit_quantity is not None and _is_rate_or_time_per_step(unit_quantity):
         return unit_quantity
     # Weak: `time: 3 ms` may be the time of something else.
-    return Quantity("step_time", seconds=_get_unit_seconds(words, unit_quantity), is_weak=True)
+    return Quantity("step_time", time_unit_s=_get_unit_seconds(words, unit_quantity), is_weak=True)
 
 
 def _make_rate(match: re.Match[str]) -> Quantity:
@@ -254,8 +258,8 @@ def _make_rate(match: re.Match[str]) -> Quantity:
     groups = match.groupdict()
     per_device = bool(groups.get("device") or groups.get("each"))
     if unit == STEPS_UNIT:  # all devices do a step together, so it has no scope
-        return Quantity("steps", unit, seconds=seconds)
-    return Quantity("speed", unit, seconds=seconds, scope="device" if per_device else "")
+        return Quantity("steps", unit, time_unit_s=seconds)
+    return Quantity("speed", unit, time_unit_s=seconds, scope="device" if per_device else "")
 
 
 def _expand_abbreviation(unit: str, unit_quantity: Quantity | None) -> Quantity:
@@ -300,7 +304,7 @@ def _get_unit_seconds(words: tuple[str, ...], unit_quantity: Quantity | None) ->
     if len(words) > 1 and words[-1] in _SECONDS_BY_ENDING:  # `time_ms`
         return _SECONDS_BY_ENDING[words[-1]]
     if unit_quantity is not None and unit_quantity.kind == "step_time":
-        return unit_quantity.seconds
+        return unit_quantity.time_unit_s
     return 1.0
 
 
@@ -322,9 +326,9 @@ def _read_unit(unit: str) -> Quantity | None:
         seconds = _SECONDS_BY_WORD[time_per_step["time"]]
         steps = _read_count(time_per_step)
         # By this unit, ``_is_rate_or_time_per_step`` distinguishes it from a bare time.
-        return Quantity("step_time", unit="s/step", seconds=seconds, steps=steps)
+        return Quantity("step_time", unit="s/step", time_unit_s=seconds, num_steps=steps)
     if text in _SECONDS_BY_WORD:
-        return Quantity("step_time", seconds=_SECONDS_BY_WORD[text])
+        return Quantity("step_time", time_unit_s=_SECONDS_BY_WORD[text])
     return None
 
 

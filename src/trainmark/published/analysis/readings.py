@@ -121,26 +121,26 @@ class Readings:
         skip: values to leave out at the beginning of a run; the line of the next one is kept.
         unit: of a speed, from the form or behind the first number; empty: not known.
         runs: values by the number of the run in the log.
-        lines: number of lines with a value.
-        malformed: number of lines that have the key, but no finite number behind it.
-        malformed_line: number of the first of them.
-        malformed_text: text of the first of them.
+        num_lines: number of lines with a value.
+        num_malformed: number of lines that have the key, but no finite number behind it.
+        first_malformed_line: number of the first of them.
+        first_malformed_text: text of the first of them.
         has_steps: a line with a value also has the number of a step.
-        first_rate: first mean rate since the start, of a source whose form has a clock.
-        last_rate: last of them.
+        first_mean_rate: first mean rate since the start, of a source whose form has a clock.
+        last_mean_rate: last of them.
     """
 
     source: Source
     skip: int = 0
     unit: str = ""
     runs: dict[int, RunValues] = field(default_factory=dict)
-    lines: int = 0
-    malformed: int = 0
-    malformed_line: int = 0
-    malformed_text: str = ""
+    num_lines: int = 0
+    num_malformed: int = 0
+    first_malformed_line: int = 0
+    first_malformed_text: str = ""
     has_steps: bool = False
-    first_rate: float | None = None
-    last_rate: float = 0.0
+    first_mean_rate: float | None = None
+    last_mean_rate: float = 0.0
     # The last values of steps, which other ranks may print a little later.
     _recent: deque[_StepPrint] = field(default_factory=lambda: deque(maxlen=_MAX_STEPS_APART))
     _last_num_pauses: int = 0  # ``num_pauses`` of the context at the last value
@@ -155,10 +155,10 @@ class Readings:
         Args:
             line: number of the line.
         """
-        self.malformed += 1
-        if self.malformed == 1:
-            self.malformed_line = line
-            self.malformed_text = text.strip()[:_SHOWN_CHARACTERS]
+        self.num_malformed += 1
+        if self.num_malformed == 1:
+            self.first_malformed_line = line
+            self.first_malformed_text = text.strip()[:_SHOWN_CHARACTERS]
 
     def add(
         self, line: LogLine, value: float, context: LogContext, *, seconds: float, work: float
@@ -175,8 +175,8 @@ class Readings:
         if not math.isfinite(value):
             self.reject(line.number, line.text)
             return
-        run = self.runs.setdefault(context.run, RunValues())
-        self.lines += 1
+        run = self.runs.setdefault(context.run_number, RunValues())
+        self.num_lines += 1
         self.has_steps = self.has_steps or line.step is not None
         # Ranks that print one step count as one value; a line without a step is always a new one.
         # ``counters`` are the numbers of a step on the line. If steps have begun anew in between,
@@ -225,9 +225,9 @@ class Readings:
         The first and the last are enough: if the log has only one, it is the speed, and if the
         first is far above the speed, it counts work from before a resume.
         """
-        if self.first_rate is None:
-            self.first_rate = rate
-        self.last_rate = rate
+        if self.first_mean_rate is None:
+            self.first_mean_rate = rate
+        self.last_mean_rate = rate
 
     def add_counter_reading(
         self, line: LogLine, done: float, clock_s: float, context: LogContext

@@ -255,9 +255,9 @@ def _compute_scale(sample: Sample, options: Options, mode: Mode) -> float:
         scale = 1e-3 if options.time_unit == "ms" else 1.0
     elif sample.source.preset:  # of a keyword of the user, only the option gives the unit
         is_time = quantity.kind == "step_time"
-        scale = quantity.seconds if is_time else 1 / quantity.seconds
+        scale = quantity.time_unit_s if is_time else 1 / quantity.time_unit_s
     if mode in STEP_TIME_MODES:
-        scale /= steps if steps is not None else quantity.steps
+        scale /= steps if steps is not None else quantity.num_steps
     return scale
 
 

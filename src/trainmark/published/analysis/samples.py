@@ -52,11 +52,11 @@ class Sample:
         weights: seconds that each value covers; empty: not known, so the mean is by value.
         weighted_by: ``time`` or ``work``, from which the weights are; ``value``: there are none.
         batches: samples of a step over all devices for each value; empty: not known.
-        skipped: values left out at the beginning.
-        left_out: values left out because they include other work than training.
-        lines: number of lines in the log with a value.
-        malformed: number of lines without a number behind their key.
-        malformed_text: the first of them.
+        num_skipped: values left out at the beginning.
+        num_left_out: values left out because they include other work than training.
+        num_lines: number of lines in the log with a value.
+        num_malformed: number of lines without a number behind their key.
+        first_malformed_text: the first of them.
         first_text: the line of the first value that counts.
         mean_of_all: mean of all values before other work was taken off; None: none was.
         is_from_closing_line: the value is of a line that the trainer prints once, at the end, about
@@ -72,11 +72,11 @@ class Sample:
     weights: Array = field(default_factory=lambda: np.empty(0))
     weighted_by: Literal["time", "work", "value"] = "value"
     batches: Array = field(default_factory=lambda: np.empty(0))
-    skipped: int = 0
-    left_out: int = 0
-    lines: int = 0
-    malformed: int = 0
-    malformed_text: str = ""
+    num_skipped: int = 0
+    num_left_out: int = 0
+    num_lines: int = 0
+    num_malformed: int = 0
+    first_malformed_text: str = ""
     first_text: str = ""
     mean_of_all: float | None = None
     is_from_closing_line: bool = False
@@ -152,13 +152,13 @@ def _take_counted_values(
     values = printed_values.copy()
     batches = np.frombuffer(run.batches)
     is_counted = np.arange(len(values)) >= skip
-    malformed = readings.malformed
+    num_malformed = readings.num_malformed
     has_batch = np.isfinite(batches)
     if has_batch.any():  # if some lines print the batch, a value without it is malformed
-        malformed += int((is_counted & ~has_batch).sum())
+        num_malformed += int((is_counted & ~has_batch).sum())
         is_counted &= has_batch
     # This changes ``values``, ``is_counted`` and ``notes`` in place.
-    left_out = _remove_other_work(source, values, is_counted, run, notes)
+    num_left_out = _remove_other_work(source, values, is_counted, run, notes)
     if not is_counted.any():
         return None
     has_corrections = bool((printed_values != values).any())
@@ -168,7 +168,7 @@ def _take_counted_values(
     weights, weighted_by = _compute_weights(counted, seconds, work, is_rate=is_rate)
     # It shows how much the result changes by what is left out or corrected.
     mean_of_all = None
-    if left_out or has_corrections:
+    if num_left_out or has_corrections:
         mean_of_all = float(printed_values[skip:].mean())
     sample = Sample(
         source=source,
@@ -177,11 +177,11 @@ def _take_counted_values(
         weights=weights,
         weighted_by=weighted_by,
         batches=batches[is_counted] if has_batch.any() else np.empty(0),
-        skipped=min(skip, len(values)),  # a run may have fewer values than are to be skipped
-        left_out=left_out,
-        lines=readings.lines,
-        malformed=malformed,
-        malformed_text=_describe_malformed(readings),
+        num_skipped=min(skip, len(values)),  # a run may have fewer values than are to be skipped
+        num_left_out=num_left_out,
+        num_lines=readings.num_lines,
+        num_malformed=num_malformed,
+        first_malformed_text=_describe_malformed(readings),
         first_text=run.first_text,
         mean_of_all=mean_of_all,
         has_steps=readings.has_steps,
@@ -204,13 +204,13 @@ def _note_resume(readings: Readings, sample: Sample) -> None:
     form = readings.source.form
     if form is not None and form.is_counter:
         return  # the log has the counter itself, and no mean that could mislead
-    first_rate = readings.first_rate
+    first_rate = readings.first_mean_rate
     # None: the log prints no mean since the start.
     if first_rate is None or first_rate <= _MIN_RESUME_RATIO * sample.mean:
         return
     sample.notes.append(
         f"{readings.source.key} in the log falls from {first_rate:g} to "
-        f"{readings.last_rate:g}: it divides the work since the start by the time "
+        f"{readings.last_mean_rate:g}: it divides the work since the start by the time "
         "since the run was resumed; the increase of its total divided by the time elapsed is used "
         "instead"
     )
@@ -223,13 +223,13 @@ def take_only_mean(readings: Readings) -> Sample | None:
     instead.
     """
     # From two means on, ``lines`` counts the speeds between them.
-    if readings.first_rate is None or readings.lines:
+    if readings.first_mean_rate is None or readings.num_lines:
         return None
     return Sample(
         source=readings.source,
         unit=readings.source.quantity.unit,
-        values=np.array([readings.last_rate]),
-        lines=1,
+        values=np.array([readings.last_mean_rate]),
+        num_lines=1,
         is_from_closing_line=True,
     )
 
@@ -241,9 +241,9 @@ def _is_rate(source: Source) -> bool:
 
 def _describe_malformed(readings: Readings) -> str:
     """Return the first line without a number, with its number; empty: there is none."""
-    if not readings.malformed:
+    if not readings.num_malformed:
         return ""  # not `line 0: `
-    return f"line {readings.malformed_line}: {readings.malformed_text}"
+    return f"line {readings.first_malformed_line}: {readings.first_malformed_text}"
 
 
 def _take_last_value(
@@ -267,9 +267,9 @@ def _take_last_value(
         source=readings.source,
         unit=readings.unit,
         values=np.frombuffer(run.values)[-1:].copy(),
-        lines=readings.lines,
-        malformed=readings.malformed,
-        malformed_text=_describe_malformed(readings),
+        num_lines=readings.num_lines,
+        num_malformed=readings.num_malformed,
+        first_malformed_text=_describe_malformed(readings),
         first_text=run.first_text,
         has_steps=readings.has_steps,
         is_from_closing_line=is_from_closing_line,
@@ -295,14 +295,15 @@ def _choose_run(
         return None, []
     chosen = max(numbers_with_values)
     notes = []
-    for number in range(context.run):  # all runs but the last one, whose number is ``context.run``
-        end = context.ends[number]
+    # These are all runs but the last one, whose number is ``context.run_number``.
+    for number in range(context.run_number):
+        end = context.run_ends[number]
         count = len(runs[number].values) if number in runs else 0
         until = f"step {end.step:g}" if end.step is not None else f"line {end.line}"
         outcome = "complete" if end.is_complete else f"aborted at {until}, another run follows"
         usage = "used" if number == chosen else "not used"
         notes.append(
-            f"run {number + 1} of {context.run + 1}, lines {context.starts[number]} to "
+            f"run {number + 1} of {context.run_number + 1}, lines {context.start_lines[number]} to "
             f"{end.line}: {outcome}; its {count} values are {usage}"
         )
     return runs[chosen], notes
@@ -310,7 +311,8 @@ def _choose_run(
 
 def _are_epochs(context: LogContext) -> bool:
     """Tell whether what looks like several runs are epochs, which all end at the same step."""
-    last_steps = [end.step for end in context.ends]  # of all runs but the last, which may go on
+    # ``run_ends`` has the end of each run but the last, which may go on.
+    last_steps = [end.step for end in context.run_ends]
     if len(last_steps) < 2:  # one end shows nothing
         return False
     return last_steps[0] is not None and len(set(last_steps)) == 1
@@ -367,7 +369,7 @@ def _remove_other_work(
     plain_times = times[is_counted & ~has_pause]
     usual_time = float(np.median(plain_times)) if len(plain_times) else None
     # The time of other work in the unit of the values; 0: the log does not print it.
-    pauses = np.frombuffer(run.pauses_s) / source.quantity.seconds
+    pauses = np.frombuffer(run.pauses_s) / source.quantity.time_unit_s
     num_corrected = 0
     num_left_out = 0
     for index in np.flatnonzero(has_pause):
@@ -443,4 +445,5 @@ def is_rare(readings: Readings, num_step_lines: int) -> bool:
     Args:
         num_step_lines: lines of the source that is printed most often, once a step or interval.
     """
-    return readings.lines * _MIN_STEPS_PER_SUMMARY <= num_step_lines or readings.lines == 1
+    num_lines = readings.num_lines  # lines with a value of this source
+    return num_lines == 1 or num_lines * _MIN_STEPS_PER_SUMMARY <= num_step_lines

@@ -41,8 +41,7 @@ class Form(Frozen):
     def make_quantity(self) -> Quantity:
         """Return what the number in this form measures."""
         unit = "steps/s" if self.reads == "steps" else self.unit
-        seconds = _TIME_UNITS[self.time_unit]
-        return Quantity(self.reads, unit, seconds=seconds, scope=self.scope)
+        return Quantity(self.reads, unit, time_unit_s=_TIME_UNITS[self.time_unit], scope=self.scope)
 
 
 class Preset(Frozen):

@@ -88,20 +88,20 @@ def _name_speed(sample: Sample | None) -> LoggedSpeed | None:
     measured = sample.source.quantity  # its ``seconds``: length of the printed unit of time
     if measured.kind == "step_time":
         name = "step_s"
-        factor = measured.seconds / measured.steps  # a printed time may cover several steps
+        factor = measured.time_unit_s / measured.num_steps  # a printed time may cover several steps
     elif measured.kind == "steps":
         name = "steps_per_second"
-        factor = 1 / measured.seconds
+        factor = 1 / measured.time_unit_s
     else:
         rate_name = _NAME_BY_RATE_UNIT.get(normalize_rate_unit(measured.unit or sample.unit))
         # There is no name for another unit, nor for the speed of a node.
         if rate_name is None or measured.scope == "node":
             return None
         name = rate_name + _SUFFIX_OF_DEVICE if measured.scope == "device" else rate_name
-        factor = 1 / measured.seconds
+        factor = 1 / measured.time_unit_s
     values = [factor * value for value in sample.values.tolist()]
     # Of a running mean, which many lines print, only the last value counts.
-    num_lines = 1 if len(values) == 1 else sample.lines
+    num_lines = 1 if len(values) == 1 else sample.num_lines
     raw = sample.first_text.partition(": ")[2]  # without `line 12: `
     return LoggedSpeed(name, num_lines, values, raw)
 
