@@ -50,12 +50,12 @@ def build_title(record: Record) -> Phrase:
     """Return the work, the devices with their memory, the precision and the number of nodes.
 
     A model of another size than the case's standard model has its size in the title, because their
-    speeds cannot be compared. The title also says if a run changed more than the closed rules
-    allow, or is of a user's own program.
+    speeds cannot be compared. The title also says if the run is of a user's own program, or has
+    open rules: it changed settings of the case that may not be changed under the closed rules.
     """
     plan = record.plan
     title: Phrase = plan.about.title
-    size = count_parameters(record)
+    size = count_parameters(record)  # None: not known
     if size is not None and not is_same_size(size, plan.about.references.parameters):
         title = phrase("first.sized", title=title, size=cells.format_short_count(size))
     parts: list[Phrase] = [title, _describe_devices_and_memory(record), format_precision(record)]
@@ -69,15 +69,19 @@ def build_title(record: Record) -> Phrase:
 
 
 def _describe_devices_and_memory(record: Record) -> Phrase:
-    """Return devices and their count, with the memory of a card whose name does not state it."""
+    """Return devices and their count, with the memory of a card whose name does not state it.
+
+    A card is a device that a rank has to itself.
+    """
     name = describe_devices(record)
     # The memory of a CPU is the host's; "A100-SXM4-80GB" states its own.
     if not has_cards(record) or "GB" in get_device_name(record):
         return name
-    entries = record.environment.get("devices")
-    if not entries or not entries[0]:
+    device_of_rank = record.environment.get("devices")  # None for a rank that reported nothing
+    if not device_of_rank or not device_of_rank[0]:
         return name
-    memory_bytes = entries[0].get("memory_total_bytes")  # of rank 0, which stands for all
+    # The device of rank 0 stands for all.
+    memory_bytes = device_of_rank[0].get("memory_total_bytes")
     if not memory_bytes:
         return name
     return (name, f" {memory_bytes / cells.GIB:.0f} GiB")
@@ -86,12 +90,13 @@ def _describe_devices_and_memory(record: Record) -> Phrase:
 def choose_badge(*works: Sequence[Record]) -> tuple[Phrase, Tone]:
     """Return the badge of one or several works and its tone, which is its colour.
 
-    If all launches of a single work passed, the badge is the grade of their trust. If none passed,
-    it says that they failed. Otherwise it says how many launches passed, and adds that the figures
-    must not be quoted if that is the worst grade.
+    If all launches of a single work passed, the badge is their grade, such as ``noisy``, which says
+    how far their figures can be trusted. If no launch passed, it says that they failed. Otherwise
+    it says how many launches passed, and adds that the figures must not be quoted if that is the
+    worst grade.
 
     Args:
-        works: of each work, such as a case with its settings, the launches.
+        works: of each work, a case with its settings and devices, the records of its launches.
     """
     launches = [record for records in works for record in records]
     num_passed = sum(record.passed for record in launches)
@@ -109,9 +114,12 @@ def choose_badge(*works: Sequence[Record]) -> tuple[Phrase, Tone]:
 
 
 def list_doubts(records: Sequence[Record]) -> tuple[Doubt, ...]:
-    """Return why the figures are doubtful, the most serious reason first.
+    """Return why the figures are doubtful, the reasons not to quote them first, then the noise.
 
-    A run that failed has no figures to doubt.
+    A run of which no launch passed has no figures to doubt.
+
+    Args:
+        records: of all launches of a run.
     """
     launches = select_passed(records)
     if not launches:
@@ -122,15 +130,21 @@ def list_doubts(records: Sequence[Record]) -> tuple[Doubt, ...]:
             continue
         text = _add_affected_launches(translate_message(records[0], reason), reason.code, launches)
         is_grave = grade_reasons([reason]).grade == "do_not_quote"
+        # The reason in its short wording, and in full.
         doubts.append(Doubt(shorten(reason), text, is_grave))
     return tuple(doubts)
 
 
 def _add_affected_launches(text: Phrase, code: str, launches: Sequence[Record]) -> Phrase:
-    """Return the text of a reason, and how many launches have it.
+    """Return the text of a reason to doubt the figures, and how many launches have the reason.
 
-    If no launch has it, it is a reason of the launches together, such as their number. If all have
-    it, the number says nothing. Both are returned unchanged.
+    If no launch has it, it is a reason of the launches together, such as their small number. If all
+    have it, the number says nothing. In both cases the text is returned unchanged.
+
+    Args:
+        text: the reason in words.
+        code: identifies the reason among those of a launch.
+        launches: the launches that passed.
     """
     num_affected = sum(
         any(reason.code == code for reason in launch.trust.reasons) for launch in launches
@@ -143,17 +157,22 @@ def _add_affected_launches(text: Phrase, code: str, launches: Sequence[Record]) 
 def list_reasons(records: Sequence[Record]) -> tuple[Phrase, ...]:
     """Return a line with the reasons not to quote figures, and one with the reasons for noise.
 
-    A line without reasons is left out. A run that failed has no figures to doubt.
+    Each reason is in its short wording. A line without reasons is left out. A run of which no
+    launch passed has no figures to doubt.
+
+    Args:
+        records: of all launches of a run.
     """
     launches = select_passed(records)
     if not launches:
         return ()
     by_grade: dict[str, list[Phrase]] = {"do_not_quote": [], "noisy": []}
     for reason in get_trust(records).reasons:
+        if reason.code == "trust_not_passed":  # the badge says so already
+            continue
+        # The grade that this reason alone would give. Any reason gives one of these two.
         grade = grade_reasons([reason]).grade
-        # The badge says already that a launch did not pass.
-        if reason.code != "trust_not_passed" and grade in by_grade:
-            by_grade[grade].append(_add_affected_launches(shorten(reason), reason.code, launches))
+        by_grade[grade].append(_add_affected_launches(shorten(reason), reason.code, launches))
     return tuple(
         phrase(f"first.{grade}", reasons=join(texts, "semicolon"))
         for grade, texts in by_grade.items()
@@ -164,19 +183,22 @@ def list_reasons(records: Sequence[Record]) -> tuple[Phrase, ...]:
 def describe_key_figures(records: Sequence[Record]) -> Phrase:
     """Return the main figures with their units in a line; for several launches, their means.
 
-    These are the time, the speed in tokens if the case counts tokens, the speed in samples with
-    evaluation (p_whole), without it (p_train), and also without waiting for data (p_core), MFU, the
-    case's own figures that belong on the first screen, and the memory. Figures that no launch has
-    are left out.
+    These are the time, the speed of one device in tokens (token/p/s) if the case counts tokens, the
+    speed of all devices in samples with evaluation (p_whole), without it (p_train), and also
+    without waiting for data (p_core), MFU, the case's own figures that belong on the first screen,
+    and the memory. Figures that no launch has are left out.
+
+    Args:
+        records: of all launches of a run; the means are over those that passed.
     """
     launches = select_passed(records)
     names = ["e2e_time", "token/p/s", "p_whole", "p_train", "p_core", "MFU", "mem", "mem_total"]
     specs_of_case = [spec for spec in records[0].plan.about.page.figures if spec.first_screen]
     means: dict[str, float] = {}
     for name in (*names, *(spec.name for spec in specs_of_case)):
-        mean = summarize_figure(launches, name)
-        if mean is not None:
-            means[name] = mean.mean
+        launch_summary = summarize_figure(launches, name)
+        if launch_summary is not None:
+            means[name] = launch_summary.mean
     parts: list[Phrase] = []
     if "e2e_time" in means:
         parts.append(f"e2e_time {cells.format_duration(means['e2e_time'])}")
@@ -205,7 +227,7 @@ def describe_key_figures(records: Sequence[Record]) -> Phrase:
 
 
 def describe_memory(used_bytes: float | None, total_bytes: float | None) -> Phrase:
-    """Return the memory in use and the total with their unit; empty if it is not known."""
+    """Return the memory in use and, if it is known, the total; empty if the use is not known."""
     if used_bytes is None:
         return ""
     used = f"{used_bytes / cells.GIB:.1f}"
@@ -215,7 +237,14 @@ def describe_memory(used_bytes: float | None, total_bytes: float | None) -> Phra
 
 
 def build_first_sentence(records: Sequence[Record]) -> Phrase:
-    """Return speed, quality and time in a sentence; for a failed run, what failed and where."""
+    """Return speed, quality and time in a sentence; for a failed run, what failed and where.
+
+    Speed and time are means over the launches that passed. The quality is that of the median
+    launch by speed, which stands for all.
+
+    Args:
+        records: of all launches of a run.
+    """
     record = find_median_launch(records)
     if record.status == "target_missed":  # it ran to its end: the quality says what failed
         return describe_verdict(record)
@@ -224,8 +253,8 @@ def build_first_sentence(records: Sequence[Record]) -> Phrase:
     launches = select_passed(records)
     quality = record.quality
     speed = summarize_figure(launches, name_speed_figure(record))
-    time = summarize_figure(launches, "e2e_time")
-    duration = cells.format_duration(time.mean) if time else ""
+    time_summary = summarize_figure(launches, "e2e_time")
+    duration = cells.format_duration(time_summary.mean) if time_summary else ""
     parts: list[Phrase] = []
     if speed is not None:
         parts.append((cells.format_rounded(speed.mean), " ", get_unit(name_speed_figure(record))))
@@ -251,11 +280,15 @@ def build_first_sentence(records: Sequence[Record]) -> Phrase:
 
 
 def describe_failure(record: Record) -> Phrase:
-    """Return how and where a run failed, and why, in a sentence."""
+    """Return how and where a run failed, and why, in a sentence.
+
+    Args:
+        record: of a launch that did not pass, so that it has a cause.
+    """
     cause = record.cause
     assert cause is not None
     what: Phrase = phrase(f"status.{record.status}")
-    if cause.place:
+    if cause.place:  # what the rank was doing, such as ``evaluate``
         what = phrase("first.failed", what=what, place=term("place", cause.place))
     if cause.rank is not None and record.plan.world_size > 1:  # a single rank needs no name
         what = join((what, f"rank {cause.rank}"))
@@ -278,6 +311,10 @@ def list_first_lines(
     these follow: reasons not to trust the figures, checks that proved nothing, how much faster the
     training would be if its experts had equal loads, the comparison with other results, and the
     dominant limit. Empty texts are left out.
+
+    Args:
+        records: of all launches of the run.
+        comparisons: results of other runs, and published ones, for the comparison.
     """
     record = find_median_launch(records)
     badge, _ = choose_badge(records)
@@ -309,28 +346,32 @@ def list_first_lines(
 
 
 def _list_inconclusive_checks(records: Sequence[Record]) -> list[Phrase]:
-    """Return the findings that a check of repeated windows proved nothing.
+    """Return the texts of findings that a check of repeated windows proved nothing.
 
     If the recipe asks for it, a run computes some windows twice from the same state and compares
-    the results. It proves nothing if no window was repeated, or if results differ in every repeat.
+    the results. The check proves nothing if no window was repeated, or if results differ in every
+    repeat.
+
+    Args:
+        records: of all launches of a run.
     """
-    # By the code, so that several launches with the same finding have one line. The first launch's
-    # text is written last, so it is the one that stays.
-    findings = {
+    # One text for each code, though several launches may have the same finding. It is that of the
+    # first launch, which is written last.
+    text_by_code = {
         finding.code: translate_message(record, finding)
         for record in reversed(records)
         for finding in record.findings
         if finding.code in INCONCLUSIVE_REPLAYS
     }
-    return list(findings.values())
+    return list(text_by_code.values())
 
 
 def _describe_launches(records: Sequence[Record]) -> Phrase:
-    """Return how many launches passed, and the interval of their speed."""
+    """Return how many launches passed, and the interval of the mean of their speed."""
     launches = select_passed(records)
-    name = name_speed_figure(find_median_launch(records))
+    speed_name = name_speed_figure(find_median_launch(records))
     parts: list[Phrase] = [phrase("repeats.counted", passed=len(launches), all=len(records))]
-    speed = summarize_figure(launches, name)
+    speed = summarize_figure(launches, speed_name)
     if speed is not None:
-        parts.append((name, " ", format_interval(speed, cells.format_rate)))
+        parts.append((speed_name, " ", format_interval(speed, cells.format_rate)))
     return join(parts, "semicolon")

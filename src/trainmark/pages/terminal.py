@@ -58,6 +58,7 @@ def count_columns() -> int:
     """Return the number of columns of the terminal on which this process prints; 80 without one."""
     if not sys.stdout.isatty():
         return 80
+    # Pages are laid out for at least the minimum width; a narrower terminal folds their lines.
     return max(shutil.get_terminal_size().columns, _MIN_WIDTH)
 
 
@@ -158,6 +159,8 @@ def show_page(
     """Return a page as text.
 
     Args:
+        page: its title, its badge and its first lines; ``lead``, the blocks above the sections; and
+            the sections.
         width: of the screen, in columns; 0: of the terminal on which this process prints.
         colour: whether to use colours; None: on a terminal, unless NO_COLOR is set.
         extent: ``head``: only its first lines; ``screen``: also the sections that are not folded
@@ -175,7 +178,7 @@ def show_page(
     left_out = []
     sections = () if extent == "head" else page.sections
     for section in sections:
-        # Sections with long lists are only on pages, and a terminal shows no charts.
+        # A terminal leaves out sections with long lists, and sections that have only charts.
         if section.anchor in _SECTIONS_OF_PAGES or not section.has_text:
             continue
         if extent == "all" or section.anchor in _SECTIONS_ON_FIRST_SCREEN or not section.folded:

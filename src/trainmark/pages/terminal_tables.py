@@ -46,8 +46,11 @@ def build_tables(rows: Rows, width: int) -> list[Table]:
     """Return rows as one table, or as several if its words do not fit into ``width`` columns.
 
     A table of one or two rows is then turned: its columns become rows. A longer one is split into
-    tables that each begin with the first column. A word is cut only if it is wider than the screen
-    beside the first column.
+    tables that each begin with the first column. A word is cut only if it does not fit into a table
+    of two columns.
+
+    Args:
+        rows: texts of the cells; the first row has the headers.
     """
     table = _fit_table(rows, width)
     if table is not None:
@@ -55,7 +58,7 @@ def build_tables(rows: Rows, width: int) -> list[Table]:
     num_columns = len(rows[0])
     if num_columns < 3:  # neither turning nor splitting would make it narrower
         return [_build_table(rows, keep_words=False)]
-    # Headers and one or two rows, which are fewer columns than before when they are turned.
+    # A turned table has as many columns as the table has rows, with the headers: at most three.
     if len(rows) <= 3 < num_columns:
         return build_tables([*zip(*rows, strict=True)], width)
     return _split_table(rows, width)
@@ -67,14 +70,18 @@ def fits(rows: Rows, width: int) -> bool:
 
 
 def _fit_table(rows: Rows, width: int) -> Table | None:
-    """Return rows as a table that cuts no word and is no wider than ``width``; None if too wide."""
+    """Return rows as a table that cuts no word and is no wider than ``width``; None if too wide.
+
+    Args:
+        rows: texts of the cells; the first row has the headers.
+    """
     # The columns are further apart if the table then still fits without folding any cell.
     table = _build_table(rows, padding=1)
     console = Console(width=_UNLIMITED)
-    if console.measure(table).maximum <= width:
+    if console.measure(table).maximum <= width:  # the width without a folded cell
         return table
     table = _build_table(rows)
-    if console.measure(table).minimum > width:
+    if console.measure(table).minimum > width:  # the width with one word on each line
         return None
     # Rich makes the widest columns equally narrow. A column whose longest word is wider than that
     # stays wider, so the drawn lines can be too long although the minimum fits.
@@ -86,6 +93,7 @@ def _build_table(rows: Rows, *, padding: int = 0, keep_words: bool = True) -> Ta
     """Return rows as a table of rich, the columns of numbers aligned to the right.
 
     Args:
+        rows: texts of the cells; the first row has the headers, all empty for a table without any.
         padding: two columns are one space apart; this many spaces are added before it and after it.
         keep_words: whether a column stays as wide as its longest word; else words may be cut.
     """
@@ -115,8 +123,12 @@ def _build_table(rows: Rows, *, padding: int = 0, keep_words: bool = True) -> Ta
 
 
 def _split_table(rows: Rows, width: int) -> list[Table]:
-    """Return tables that each have the first column and as many others as fit, at least one."""
-    first, *others = zip(*rows, strict=True)  # by columns
+    """Return tables that each have the first column and as many others as fit, at least one.
+
+    Args:
+        rows: texts of the cells; the first row has the headers.
+    """
+    first, *others = zip(*rows, strict=True)  # columns; ``zip`` of columns gives rows again
     tables = []
     while others:
         columns = [first, others.pop(0)]

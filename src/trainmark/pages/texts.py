@@ -72,9 +72,9 @@ def _read_texts() -> dict[str, Text]:
     The texts of statuses are kept with the messages of records, as ``status.passed``.
     """
     texts = {}
-    for kind, entries in read_toml(Path(__file__).with_suffix(".toml")).items():
-        for name, languages in entries.items():
-            texts[f"{kind}.{name}"] = Text(**languages)
+    for table, text_by_name in read_toml(Path(__file__).with_suffix(".toml")).items():
+        for name, text_by_language in text_by_name.items():
+            texts[f"{table}.{name}"] = Text(**text_by_language)  # by ``en`` and ``zh``
     for code, text in MESSAGES.items():
         if code.startswith("status."):
             texts[code] = text
@@ -91,7 +91,12 @@ def phrase(key: str, **values: Phrase) -> KeyedText:
 
 
 def term(kind: str, name: str) -> Phrase:
-    """Return the text ``kind.name``, or the name itself if there is no such text."""
+    """Return the text of texts.toml for a name; the name itself if there is no such text.
+
+    Args:
+        kind: table of texts.toml, such as ``span``.
+        name: name of a span, for example, as records have it.
+    """
     key = f"{kind}.{name}"
     return phrase(key) if key in TEXTS else name
 
@@ -114,8 +119,9 @@ def join(parts: Iterable[Phrase], by: str = "comma") -> tuple[Phrase, ...]:
 def translate(content: Phrase, lang: str) -> str:  # noqa: PLR0911 - one return for each type
     """Return a phrase as a string in a language.
 
-    A text by key has its placeholders filled, a message is written out, and a link becomes its
-    text. A value that is missing becomes its mark, such as a dash.
+    A text by key has its placeholders filled, a ``Text``, which has all languages, gives that of
+    this language, a message becomes its sentence, and a link becomes its text. None and a value
+    that is missing become a mark, such as a dash. The parts of a tuple are joined.
     """
     match content:
         case str():
@@ -140,7 +146,7 @@ def translate(content: Phrase, lang: str) -> str:  # noqa: PLR0911 - one return 
 
 
 def _fill_text(content: KeyedText, lang: str) -> str:
-    """Return a text in a language with its placeholders filled."""
+    """Return a text in a language, its placeholders filled with the content's values."""
     text = TEXTS[content.key].in_language(lang)
     if not content.values:
         return text
@@ -150,7 +156,8 @@ def _fill_text(content: KeyedText, lang: str) -> str:
         for name, value in content.values.items()
     }
     filled = fill_sentence(text, values)
-    # Chinese texts have spaces around placeholders, which only values in Latin letters need.
+    # Chinese texts have spaces around placeholders for values in Latin letters. They are removed
+    # where the value is Chinese.
     return _NEEDLESS_SPACE.sub("", filled) if lang == "zh" else filled
 
 
@@ -171,15 +178,18 @@ def format_named_values(values: Mapping[str, Any] | None) -> Phrase:
     return join((name, " ", or_none(value)) for name, value in values.items())
 
 
-def translate_message(record: Record, reason: Message | None, default: Phrase = "") -> Phrase:
-    """Return a message of a record as text; ``default`` without a message.
+def translate_message(record: Record, content: Message | None, default: Phrase = "") -> Phrase:
+    """Return a message of a record as its text in English and Chinese.
 
-    A case may have texts of its own for messages.
+    Args:
+        record: its case may have texts of its own for messages.
+        content: the message, such as the reason why a figure is missing; None: there is none.
+        default: what is returned if there is no message.
     """
-    if reason is None:
+    if content is None:
         return default
     case_messages = record.plan.about.messages
-    return Text(render(reason, "en", case_messages), render(reason, "zh", case_messages))
+    return Text(render(content, "en", case_messages), render(content, "zh", case_messages))
 
 
 def has_cards(record: Record) -> bool:
@@ -202,6 +212,7 @@ def describe_configuration(device: str, *, nnodes: int, nproc: int, cards: bool 
     """Return a configuration's name, ``A100 1 node x 8 (1x8)`` or ``A100单机8卡（1x8）``.
 
     Args:
+        device: name of the device.
         nproc: number of ranks on each node.
         cards: whether each rank has a device to itself; else ranks are processes on a host.
     """
@@ -232,9 +243,9 @@ def describe_record_configuration(record: Record) -> Phrase:
 
 
 def get_definition(spec: FigureSpec, record: Record) -> Phrase:
-    """Return what a figure means.
+    """Return what a figure means in the run of a record.
 
-    On a CPU, where ranks share the host, some figures have a definition of their own.
+    On a CPU, where ranks share the host, some figures have another definition, ``spec.on_host``.
     """
     if has_cards(record):
         return spec.definition
@@ -262,9 +273,13 @@ def count_in_words(kind: str, n: int) -> Phrase:
 
 
 def format_interval(summary: LaunchSummary, format_value: Callable[[float], str]) -> Phrase:
-    """Return the 95% interval of a figure over launches.
+    """Return the 95% interval of a figure's mean over launches.
 
-    For fewer than five launches it is their range, and the text says so.
+    For fewer than five launches it is the range of their values, and the text names it a range.
+
+    Args:
+        summary: the figure over the launches.
+        format_value: writes each end of the interval.
     """
     kind = "range" if summary.is_range else "interval"
     low, high = format_value(summary.low), format_value(summary.high)
@@ -301,7 +316,10 @@ def describe_verdict(record: Record) -> Phrase:
 
 
 def describe_label(label: str) -> Phrase:
-    """Return a label with its meaning; only the label if no text explains it."""
+    """Return a label of a run, such as ``oversubscribed``, with its meaning.
+
+    If no text explains the label, it is returned alone.
+    """
     # The last part of a label may be a value, as in `name-value`.
     for key in (f"label.{label}", f"label.{label.rpartition('-')[0]}"):
         if key in TEXTS:
@@ -310,7 +328,13 @@ def describe_label(label: str) -> Phrase:
 
 
 def describe_trust(trust: Trust, verification: Verification) -> Phrase:
-    """Return the grade, whether evidence was checked, and the reasons."""
+    """Return the grade, whether evidence was checked, and the reasons.
+
+    Args:
+        trust: the grade of the figures, such as ``noisy``, and the reasons for it.
+        verification: whether the record was checked against its evidence, the files from which it
+            was computed, and agrees with it.
+    """
     parts: list[Phrase] = [phrase("trust.label"), grade_line(trust, verification)]
     if trust.reasons:
         parts.append(join(map(shorten, trust.reasons), "semicolon"))

@@ -57,6 +57,7 @@ class Price:
                 where="--price-per-hour",
                 rule="a price must be a number with a currency, for example 12.5 USD",
             )
+        # Either currency may be empty.
         currency_before, number, currency_after = match.groups()
         return cls(float(number), (currency_before or currency_after).strip())
 
@@ -67,15 +68,21 @@ def build_tiles(records: Sequence[Record], price: Price | None = None) -> Tiles:
     These are the speed, the time, the utilization of the device, the case's own figures that belong
     on the first screen, memory, energy and cost. A figure that no launch has is left out, except
     the utilization, whose tile then states the reason.
+
+    Args:
+        records: of all launches of a run; figures are means over those that passed.
+        price: what an hour on all devices of the run costs; None: no tile of the cost.
     """
-    record = find_median_launch(records)
+    record = find_median_launch(records)  # its notes and reasons stand for all launches
     launches = select_passed(records)
     energy = _build_tile(launches, "energy_per_sample", "energy")  # from counters
     if energy is None:  # else from readings of the power
         energy = _build_tile(launches, "estimated_energy_per_sample", "estimated")
+    # The time is called the time to the target only if the run reached its target of quality.
+    title_of_time = "to_target" if record.quality.reached else "whole"
     tiles = [
         _build_speed_tile(launches, name_speed_figure(record)),
-        _build_tile(launches, "e2e_time", "to_target" if record.quality.reached else "whole"),
+        _build_tile(launches, "e2e_time", title_of_time),
         _build_utilization_tile(record, launches),
         *(
             _build_case_tile(record, launches, spec)
@@ -93,14 +100,17 @@ def _build_speed_tile(launches: Sequence[Record], name: str) -> Tile | None:
     """Return the tile of the speed with its interval over launches; None if there is no speed.
 
     Args:
-        name: of the figure that is the case's speed: ``token/p/s`` or ``p_train``.
+        launches: the launches that are averaged.
+        name: of the figure that is the case's speed: ``token/p/s``, tokens per second of one
+            device, or ``p_train``, samples per second of all devices.
     """
-    mean = summarize_figure(launches, name)
-    if mean is None:
+    summary = summarize_figure(launches, name)
+    if summary is None:
         return None
-    note: Phrase = count_in_words("launches", mean.launches)
-    if mean.launches > 1:
-        note = join((format_interval(mean, cells.format_rounded), note))
+    num_launches = summary.launches  # of those, how many have the figure
+    note: Phrase = count_in_words("launches", num_launches)
+    if num_launches > 1:
+        note = join((format_interval(summary, cells.format_rounded), note))
     return _build_tile(launches, name, "speed", note)
 
 
@@ -110,18 +120,19 @@ def _build_tile(
     """Return the tile of a figure's mean; None if no launch has the figure.
 
     Args:
+        launches: the launches that are averaged.
         name: of the figure.
         title: the tile's name is the text ``tile.<title>``.
         note: text below the figure.
     """
-    mean = summarize_figure(launches, name)
-    if mean is None:
+    summary = summarize_figure(launches, name)
+    if summary is None:
         return None
     if name == "e2e_time":
         # The duration in words contains its units.
-        duration = cells.format_duration(mean.mean)
+        duration = cells.format_duration(summary.mean)
         return Tile(phrase(f"tile.{title}"), duration, unit="", code=name, note=note)
-    value = cells.format_rounded(mean.mean)
+    value = cells.format_rounded(summary.mean)
     return Tile(phrase(f"tile.{title}"), value, unit=get_unit(name), code=name, note=note)
 
 
@@ -133,21 +144,25 @@ def _build_case_tile(record: Record, launches: Sequence[Record], spec: FigureSpe
         launches: the launches that are averaged.
         spec: definition of the figure.
     """
-    mean = summarize_figure(launches, spec.name)
-    if mean is None:
+    summary = summarize_figure(launches, spec.name)
+    if summary is None:
         return None
-    entry = record.figures.get(spec.name)
-    note = translate_message(record, entry.note if entry else None)
-    value = cells.format_rounded(mean.mean)
+    figure = record.figures.get(spec.name)
+    note = translate_message(record, figure.note if figure else None)
+    value = cells.format_rounded(summary.mean)
     return Tile(spec.label, value, unit=spec.unit, code=spec.name, note=note)
 
 
 def _build_utilization_tile(record: Record, launches: Sequence[Record]) -> Tile | None:
-    """Return the tile of MFU or, if it is not known, of MAMFU.
+    """Return the tile of MFU or, if it is not known, of MAMFU; None if no launch passed.
 
-    MFU is the share of the device's published peak. MAMFU is the share of the rate of matrix
-    multiplication that was measured in the run. If neither is known, the tile states the reason.
-    None if no launch passed.
+    Both are the model's FLOP/s per device as a share: MFU of the device's published peak, MAMFU of
+    the rate of matrix multiplication that was measured in the run. If neither is known, the tile
+    states the reason.
+
+    Args:
+        record: the launch that stands for all: its model's size and its reason are shown.
+        launches: the launches that are averaged.
     """
     if not launches:
         return None
@@ -164,8 +179,8 @@ def _build_utilization_tile(record: Record, launches: Sequence[Record]) -> Tile 
         is_small = size is not None and size < _SMALL_MODEL
         note = phrase("tile.small_model") if is_small else ""
         return _build_tile(launches, "MAMFU", "MAMFU", note)
-    entry = record.figures.get("MFU")
-    reason = translate_message(record, entry.reason if entry else None, phrase("fact.unknown"))
+    figure = record.figures.get("MFU")
+    reason = translate_message(record, figure.reason if figure else None, phrase("fact.unknown"))
     return Tile(phrase("tile.MFU"), Missing(reason), unit="", code="MFU", note=reason)
 
 
@@ -174,7 +189,7 @@ def _build_memory_tile(launches: Sequence[Record]) -> Tile | None:
 
     If the total is known, it stands in the place of the unit: ``of 80.0 GiB``.
     """
-    used = summarize_figure(launches, "mem")
+    used = summarize_figure(launches, "mem")  # in bytes, like the total
     total = summarize_figure(launches, "mem_total")
     if used is None:
         return None

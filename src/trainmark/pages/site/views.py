@@ -100,12 +100,17 @@ class Links:
 
     @property
     def own_address(self) -> str:
-        """Return the address of this page, as links of the page itself write it."""
+        """Return the address of this page relative to itself, such as ``../runs/x.html``.
+
+        Links to other pages of the language are written in the same way, so that a template can
+        compare them with it.
+        """
         return self.get_page_address(self.path)
 
     @property
     def translations(self) -> list[tuple[str, str]]:
-        """Return each language with the address of this page in it."""
+        """Return each language with the address of this page in it, relative to this page."""
+        # ``self.path`` is the page's path below the folder of any language.
         return [(lang, self.get_file_address(Links(self.path, lang).file)) for lang in LANGUAGES]
 
     def get_page_address(self, path: str) -> str:
@@ -114,7 +119,8 @@ class Links:
         Args:
             path: of that page, below the language's folder.
         """
-        # From the folder of this page, ``self.path``, up to the language's folder.
+        # ``self.path`` is this page's own path below the language's folder. The address leads up
+        # to that folder, once for each folder of the path, and from there down to the other page.
         return "../" * self.path.count("/") + path
 
     def get_file_address(self, path: str) -> str:
@@ -123,7 +129,8 @@ class Links:
         Args:
             path: of the file, below the site's folder.
         """
-        # From the folder of this page, ``self.file``, up to the site's folder.
+        # ``self.file`` is this page's own path below the site's folder. The address leads up to
+        # that folder, once for each folder of the path, and from there down to the file.
         return "../" * self.file.count("/") + path
 
     def get_case_address(self, case: str) -> str:
@@ -152,13 +159,14 @@ def build_page(
     """Return a page as HTML, of sections or with the body of a report.
 
     Args:
+        links: the addresses of the site relative to this page, and the page's language.
         lead: blocks above the sections, none of them charts.
         trail: links of the pages above this one, without the list of runs, which is always first.
         actions: links that stand beside the title.
         body: HTML of a report, which is not escaped; None: the page has only sections.
     """
-    # The page loads the script that draws charts only if it may have charts. The HTML of a report
-    # is not searched for them.
+    # The page loads the script that draws charts only if it may have charts: ``charts`` below. The
+    # HTML of a report is not searched for them.
     blocks = [block for section in sections for block in section.blocks]
     has_charts = body is not None or any(find_charts(block) for block in blocks)
     list_of_runs = Link(phrase("site.runs"), links.get_page_address("index.html"))
@@ -173,16 +181,18 @@ def build_page(
         actions=actions,
         body=None if body is None else Markup(body),
         charts=has_charts,
-        script_draws_charts=True,
+        script_draws_charts=True,  # else the template would draw them as static pictures
         anchor_prefix="",  # the only document of the page: its anchors need no prefix
     )
 
 
-def build_run_page(record: Record, launches: Sequence[str], links: Links) -> str:
-    """Return the page of a launch: its report, with links of the run's other launches.
+def build_run_page(record: Record, launch_ids: Sequence[str], links: Links) -> str:
+    """Return the page of a launch: its report, with links to all launches of the run.
 
     Args:
-        launches: run ids of all launches of the run.
+        record: of the launch.
+        launch_ids: run ids of all launches of the run; each launch has one.
+        links: the addresses of the site relative to this page, and the page's language.
     """
     # Compared with published rows, not with other runs, because the page is not written again if
     # other runs are added.
@@ -193,8 +203,8 @@ def build_run_page(record: Record, launches: Sequence[str], links: Links) -> str
     case = escape_controls(record.plan.case)
     document = build_document([record], published_rows, address=links.get_record_address(run_id))
     actions = []
-    if len(launches) > 1:
-        for number, launch_id in enumerate(launches, start=1):
+    if len(launch_ids) > 1:
+        for number, launch_id in enumerate(launch_ids, start=1):
             address = links.get_run_address(launch_id)
             actions.append(Link(phrase("site.launch", n=number), address))
     actions.append(Link("record.json", links.get_record_address(run_id)))
@@ -212,11 +222,14 @@ def build_comparison_page(
 ) -> str:
     """Return the page that compares the first run with each of the others.
 
-    A run counts with all its launches. The page names the runs by letters: A is the first.
+    A run counts with all its launches. The page calls each run a side and names it by a letter: A
+    is the first. The work of a run is what must be equal to compare it with another, by keys:
+    ``device_products``, for example, are the names of the devices.
 
     Args:
+        database: the index of the runs.
         run_ids: of each run the id of any of its launches.
-        allow: keys of the work, such as ``device_products``, in which the runs may differ.
+        allow: keys of the work in which the runs may differ.
 
     Raises:
         UsageError: not two to six runs.
@@ -225,16 +238,18 @@ def build_comparison_page(
     chosen = list(dict.fromkeys(run_ids))  # without duplicates, in the same order
     links = Links(_build_comparison_path(chosen, allow), lang, served=True)
     _refuse_number_of_runs(len(chosen))
-    sides = _read_launches(database, chosen)
+    sides = _read_launches(database, chosen)  # of each run the records of its launches
     first, *others = sides
     sections: list[Section] = []
     verdicts: list[Block] = []
     comparisons: dict[str, Comparison] = {}
-    # Keys that refused a comparison and that a reader may allow: a set that keeps its order.
+    # Keys because of which a comparison was refused and that a reader may allow. Only the keys of
+    # the dictionary count: it is a set that keeps its order.
     refused_keys: dict[str, None] = {}
     # The sides by letter that have the case of A, so that their curves can be drawn in one chart.
     sides_of_case = {"A": first}
     for letter, side in zip(ascii_uppercase[1:], others, strict=False):
+        # All launches of a run are of the same work, so the first one stands for them.
         differing_keys = find_differences(describe_work(first[0]), describe_work(side[0]))
         forbidden_keys = [key for key in differing_keys if key not in allow]
         blocks: list[Block]
@@ -249,7 +264,7 @@ def build_comparison_page(
             if scaling:
                 blocks += build_scaling(scaling)
         else:
-            # No key is forbidden, so ``allow`` has all keys that differ.
+            # No key is forbidden, so the reader allowed all keys that differ.
             comparisons[letter] = compare(first, side, allow=differing_keys)
             # The verdict stands above all sections.
             verdict, *blocks = build_comparison(comparisons[letter], letter)
@@ -285,7 +300,12 @@ def _refuse_number_of_runs(number: int) -> None:
 def _build_compared_table(
     run_ids: Sequence[str], sides: Sequence[Sequence[Record]], links: Links
 ) -> Table:
-    """Return a row for each run that is compared, with the letter of its side."""
+    """Return a row for each run that is compared, with the letter by which the page names it.
+
+    Args:
+        run_ids: of each run the id of one of its launches, to which its row links.
+        sides: of each run, in the same order, the records of all its launches.
+    """
     names = ("run_id", "case", "device", "launches", "trust")
     rows: list[list[Phrase]] = []
     for letter, run_id, side in zip(ascii_uppercase, run_ids, sides, strict=False):
@@ -304,7 +324,12 @@ def _build_compared_table(
 
 
 def _build_comparison_path(run_ids: Sequence[str], allow: Iterable[str]) -> str:
-    """Return the path of a comparison's page, with its query."""
+    """Return the path of a comparison's page, with its query.
+
+    Args:
+        run_ids: of each run the id of one of its launches.
+        allow: keys of the work in which the runs may differ.
+    """
     fields = [("run", run_id) for run_id in run_ids] + [("allow", key) for key in allow]
     return f"compare?{urlencode(fields)}"
 
@@ -315,18 +340,19 @@ def _translate_work_keys(keys: Iterable[str]) -> Phrase:
 
 
 def list_all_runs(database: Index, extra_columns: Sequence[str] = ()) -> list[list[dict[str, Any]]]:
-    """Return all runs, the newest first, each as a list of its launches.
+    """Return all runs, each as a list of its launches; the run with the newest launch is first.
 
     A launch is a row of the index: its values by column name. Copies of a launch in other folders
-    are left out.
+    are left out: they have the same ``run_id``, but each row has an ``id`` of its own.
 
     Args:
+        database: the index.
         extra_columns: columns to read besides those by which launches are grouped into runs.
     """
     runs: dict[Any, list[dict[str, Any]]] = {}
     listed_ids = set()
     columns = ("id", "run_id", "path", "repeat_index", *extra_columns)
-    for launch in list_runs(database, columns=columns).as_dicts():
+    for launch in list_runs(database, columns=columns).as_dicts():  # the newest first
         if launch["run_id"] in listed_ids:  # a copy in another folder
             continue
         listed_ids.add(launch["run_id"])
@@ -334,14 +360,17 @@ def list_all_runs(database: Index, extra_columns: Sequence[str] = ()) -> list[li
         # The folder that the launches of a repeated run share; the launch itself if it is alone.
         run_key = repeat[1] if repeat else launch["id"]
         runs.setdefault(run_key, []).append(launch)
+    # ``repeat_index`` is the launch's number in its run; None for figures that others
+    # published, which are rows of the index too.
     return [sorted(run, key=lambda launch: launch["repeat_index"] or 0) for run in runs.values()]
 
 
 def read_record_for_site(path: Path) -> Record:
-    """Return the record of a launch, redacted and checked.
+    """Return the record of a launch, checked, and redacted.
 
-    It is checked against its evidence, the other files of the run, only if they are small: a page
-    must not wait until large files are read.
+    Secrets and names of persons, machines and folders are replaced in it. It is checked against
+    its evidence, the other files of the run, only if they are small: a page must not wait until
+    large files are read.
 
     Args:
         path: the run directory.
@@ -353,14 +382,16 @@ def read_record_for_site(path: Path) -> Record:
 
 
 def _read_launches(database: Index, run_ids: Sequence[str]) -> list[list[Record]]:
-    """Return the records of all launches of each run.
+    """Return the records of all launches of each run, as one list for each of ``run_ids``.
 
     Args:
+        database: the index of the runs.
         run_ids: of each run the id of any of its launches.
 
     Raises:
         RecordError: there is no such run, or it cannot be read.
     """
+    # The run of each launch, as the list of its launches.
     run_of_launch = {launch["run_id"]: run for run in list_all_runs(database) for launch in run}
     for run_id in run_ids:
         if run_id not in run_of_launch:
@@ -401,7 +432,12 @@ def build_not_found_page(path: str) -> str:
 def build_error_page(error: TrainmarkError, links: Links) -> str:
     """Return a page that says what is wrong, where, and what to do.
 
-    It is sent in place of a page that an address asks for but that cannot be made.
+    It stands in the place of a page that cannot be made.
+
+    Args:
+        error: ``what`` is wrong and, if they are known: ``where``, the ``rule`` that says what is
+            valid there, and the ``fix``.
+        links: the addresses of the site relative to this page, and the page's language.
     """
     where = f"{error.where}: " if error.where else ""
     sentences = [f"{where}{error.what}", error.rule, error.fix]

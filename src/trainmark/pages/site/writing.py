@@ -50,10 +50,12 @@ MARK = ".trainmark-site.json"
 def write_site(database: Index, folder: Path, *, served: bool = False) -> tuple[int, int]:
     """Write a site, the pages of all runs of an index, into ``folder``.
 
-    If the folder has a site already, only pages that changed are written again. The site's mark
-    file has a stamp for each launch, which shows whether its pages changed.
+    If the folder has a site already, only pages of launches that changed are written again. The
+    site's mark file has a stamp for each launch, which shows whether it changed. Lists of runs are
+    always written.
 
     Args:
+        database: the index.
         served: whether our server sends it: runs can be compared, files are compressed by gzip.
 
     Returns:
@@ -68,7 +70,7 @@ def write_site(database: Index, folder: Path, *, served: bool = False) -> tuple[
     if known_stamps.get("version") != [__version__, served]:
         known_stamps = {}  # all pages are written again
     stamps: dict[str, Any] = {"version": [__version__, served]}
-    runs = list_all_runs(database, PAGE_COLUMNS)
+    runs = list_all_runs(database, PAGE_COLUMNS)  # of each run its launches, as rows of the index
     num_written = 0
     paths = set[str]()
     for run in runs:
@@ -131,10 +133,15 @@ def _open_site(folder: Path) -> dict[str, Any]:
 
 
 def _remove_other_pages(folder: Path, current_files: set[Path]) -> None:
-    """Remove the pages of runs and cases that are no longer in the store."""
+    """Remove the files of runs and cases that the site has no longer.
+
+    Args:
+        current_files: all files of the site that stay.
+    """
     for kind in ("runs", "cases"):
         for lang in LANGUAGES:
-            pages_folder = folder / Links(kind, lang).file  # `runs`, in another language `zh/runs`
+            # ``runs`` or, in another language, ``zh/runs``: ``Links`` places a folder like a page.
+            pages_folder = folder / Links(kind, lang).file
             for file in pages_folder.glob("*"):
                 if file not in current_files:
                     file.unlink()
@@ -152,19 +159,20 @@ def _write(file: Path, content: str | bytes, *, served: bool = False) -> None:
         out.write(data)
 
 
-def _build_run_files(run_id: str, path: str, launches: Sequence[str]) -> dict[str, str | bytes]:
+def _build_run_files(run_id: str, path: str, launch_ids: Sequence[str]) -> dict[str, str | bytes]:
     """Return the pages and the record of a launch, by path; if it cannot be read, error pages.
 
     Args:
+        run_id: of the launch; each launch of a run has one of its own.
         path: run directory of the launch.
-        launches: run ids of all launches of the run.
+        launch_ids: run ids of all launches of the run.
     """
     links_by_language = [Links(get_run_path(run_id), lang) for lang in LANGUAGES]
     files: dict[str, str | bytes] = {}
     try:
         record = read_record_for_site(Path(path))
         for links in links_by_language:
-            files[links.file] = build_run_page(record, launches, links)
+            files[links.file] = build_run_page(record, launch_ids, links)
     except RecordError:
         # The error that was caught names a path of this machine, which readers need not know.
         fault = RecordError("the record cannot be read", where=run_id)
@@ -179,6 +187,7 @@ def _build_shared_files(
     """Return the pages and data about many runs, and the files that every page loads, by path.
 
     Args:
+        database: the index of the runs.
         runs: of each run its launches, as ``list_all_runs`` returns them.
         served: whether our server sends the pages, so that runs can be chosen for a comparison.
     """
@@ -188,7 +197,8 @@ def _build_shared_files(
         if file.suffix == ".css":
             text = read_shipped_file("base.css") + text  # the style that all reports have too
         files[f"static/{file.name}"] = text
-    # The site says nothing about files of the store that could not be read.
+    # The index is read again, because ``runs`` has only some columns of each launch. The site says
+    # nothing about records that could not be read.
     listing = to_listing_json(list_runs(database), unread_files=[])
     for launch in listing["runs"]:
         del launch["path"]  # a path of this machine means nothing to readers of the site
