@@ -286,7 +286,7 @@ def _build_member_grid(result: AcceptanceResult) -> Strip:
 
 
 def _describe_member(member: Member) -> Phrase:
-    """Return name and verdict of a member, with the reason if there is one."""
+    """Return name and verdict of a device or node, with the reason unless it passes."""
     parts: list[Phrase] = [member.name, term("accept_decision", member.decision)]
     reason = explain_verdict(member)
     if reason:
@@ -325,7 +325,9 @@ def _build_member_table(members: Iterable[Member]) -> Block:
 def _list_peer_groups(result: AcceptanceResult) -> list[Block]:
     """Return a table of the groups within which members are compared; nothing for a single group.
 
-    Its last column has the versions of those packages alone in which the groups differ.
+    A member is a device or a node. The members of a group have the same products and software, so
+    that their speeds are comparable. The last column has the versions of those packages alone in
+    which the groups differ.
     """
     if len(result.peer_groups) < 2:
         return []
@@ -467,7 +469,10 @@ def _describe_whole_cluster(whole: Whole) -> Paragraph:
 
 
 def _describe_member_set(members: Sequence[str]) -> Phrase:
-    """Return the names of a few members, or the first and the last of many with their number."""
+    """Return the names of up to ``_MAX_NAMED`` members; of more, the first, the last and how many.
+
+    A member is a device or a node.
+    """
     if len(members) <= _MAX_NAMED:
         return join(members)
     return phrase("accept_whole.range", first=members[0], last=members[-1], n=len(members))

@@ -42,6 +42,7 @@ def are_numbers(column: Sequence[str]) -> bool:
 
 def escape_markdown(text: object) -> str:
     """Return ``text`` as one line of Markdown that shows it literally, also in a table's cell."""
+    # HTML in the text, which Markdown would interpret: entities such as ``&lt;``, and tags.
     line = _START_OF_ENTITY.sub("&amp;", to_one_line(text)).replace("<", "&lt;")
     return _MARKDOWN_SYNTAX.sub(lambda match: "\\" + match.group(), line)
 
@@ -140,7 +141,7 @@ def choose_readable_unit(largest: float, unit: str) -> tuple[float, str]:
 def scale_to_unit(values: Sequence[float | None], unit: str) -> tuple[list[str], str]:
     """Return values as texts in one common readable unit, and that unit.
 
-    A value that is None has the text ``NOTHING``.
+    A text has one decimal, or below 10 four significant digits; that of None is ``NOTHING``.
     """
     largest = max((abs(value) for value in values if value is not None), default=0.0)
     divisor, readable_unit = choose_readable_unit(largest, unit)

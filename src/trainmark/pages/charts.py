@@ -408,7 +408,11 @@ def _chart_overlay(
 
 
 def chart_over_time(record: Record) -> Iterator[Chart]:
-    """Yield a chart for each quantity that was read at least twice, of devices, then of hosts."""
+    """Yield a chart for each quantity that was read at least twice, of devices, then of hosts.
+
+    A quantity is what a monitor reads, such as power. A line of ``record.series`` has the readings
+    of one quantity of one device or host, or a summary of many of them, over time.
+    """
     # The lines of one quantity are neighbours in a record, those of devices before those of hosts.
     for _, group in groupby(record.series, attrgetter("of_host", "quantity")):
         lines = list(group)

@@ -130,9 +130,10 @@ def _build_facts_table(facts: Iterable[Difference], b: str) -> Table:
 
 
 def _list_reasons(result: Comparison) -> list[list[Phrase]]:
-    """Return a row for each reason to doubt a side: its text for side A, and for side B.
+    """Return a row for each reason to doubt a side: its short text for side A, and for side B.
 
-    The text is None for a side to which the reason does not apply.
+    The text is None for a side to which the reason does not apply. The texts of both sides may
+    have different numbers in them, so reasons are matched by their code.
     """
     reasons_of_a = {reason.code: shorten(reason) for reason in result.a.trust.reasons}
     reasons_of_b = {reason.code: shorten(reason) for reason in result.b.trust.reasons}
