@@ -337,7 +337,7 @@ def test_a_throughput_that_counts_samples_several_times_is_not_compared():
 def test_failed_run_shows_cause_rank_and_advice_first():
     document = page.build_document([make_failed_record()])
     text = " ".join(read_visible(document)[0])
-    expected = "out of memory while the model was built, rank 1: out of memory|after <2 GiB>"
+    expected = "out of memory while building the model, rank 1: out of memory|after <2 GiB>"
     assert f"not checked against raw events {expected} What to try lower bs" in text
     assert text.count(expected) == 1
     assert "Training" not in text

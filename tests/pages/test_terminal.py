@@ -227,7 +227,7 @@ def test_summary_of_a_failed_run_has_cause_and_advice():
     lines = list_first_lines([read_golden_record(status="oom", cause=cause)])
     assert lines[1:3] == [
         "failed, unverified",
-        "out of memory while the model was built, rank 1: no memory left",
+        "out of memory while building the model, rank 1: no memory left",
     ]
     (advice,) = [line for line in lines if line.startswith("What to try")]
     assert advice.startswith("What to try: lower bs (now 96) and raise gas")

@@ -176,6 +176,26 @@ def test_new_run_in_a_log_closes_the_one_before(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    "counters", ["step {0}/500 global_step {1}", "global_step {1} step {0}/500"]
+)
+def test_planned_step_of_one_counter_does_not_end_another(tmp_path: Path, counters: str) -> None:
+    """A run that stopped at step 5 of 500 is aborted, although ``global_step`` is above 500."""
+
+    def format_steps(first: int) -> str:
+        return "".join(
+            f"{counters.format(step, 5000 + step)} tokens/s: 1000\n"
+            for step in range(first, first + 5)
+        )
+
+    analysis = analyze_text(tmp_path, format_steps(1) + format_steps(1))
+    (note,) = (note for note in analysis.figures["notes"] if note.startswith("run 1 of 2"))
+    assert "aborted at step" in note
+    analysis = analyze_text(tmp_path, format_steps(496) + format_steps(1))
+    (note,) = (note for note in analysis.figures["notes"] if note.startswith("run 1 of 2"))
+    assert "complete" in note
+
+
+@pytest.mark.parametrize(
     "text",
     [
         # Steps that are counted anew in each epoch, which stands in the line,

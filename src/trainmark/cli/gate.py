@@ -37,7 +37,7 @@ def gate(
     history: Annotated[
         list[str] | None, typer.Option(metavar="WORD", help="Earlier runs to check against.")
     ] = None,
-    figure: Annotated[list[str] | None, typer.Option(help="Figure to check.")] = None,
+    figure: Annotated[list[str] | None, typer.Option(help="Name of the figure to check.")] = None,
     worse_by: Annotated[
         float | None,
         typer.Option(

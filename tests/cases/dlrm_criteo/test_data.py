@@ -3,6 +3,7 @@
 import os
 import re
 from hashlib import sha256
+from itertools import count
 from types import SimpleNamespace
 
 import numpy as np
@@ -26,6 +27,7 @@ from trainmark.plan.request import RunRequest
 REAL = SimpleNamespace(data="real", seed=1)
 CARDINALITIES = (100, 1_000, 50_000)
 ROWS = {"train": 103, "test": 7}
+_FILE_TIMES_NS = count(1)  # of files that a test changes; no two are equal
 
 # As the reference implementation writes it: YAML aliases for shared lists, its order of keys.
 NVIDIA_FORM = """\
@@ -200,8 +202,9 @@ def test_a_value_outside_its_range_is_named(  # noqa: PLR0917
     values[row] = value
     values.tofile(file)
     # The check caches its result by the times of files. Two writes in quick succession may get the
-    # same time from the clock, so the time is set here.
-    os.utime(file, ns=(row + block, row + block))
+    # same time from the clock, so each gets a time of its own here.
+    time_ns = next(_FILE_TIMES_NS)
+    os.utime(file, ns=(time_ns, time_ns))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(data, "BLOCK_BYTES", 4 * block)  # the value is in any block
         error = read_fault(data.check, tmp_path, REAL)

@@ -54,6 +54,20 @@ _PARTS_OF_VALUE_KEYS = (
 )  # fmt: skip
 
 
+class StepNumber(NamedTuple):
+    """A number of a step on a line, such as ``iteration 3/500``.
+
+    Attributes:
+        key: word before the number, such as ``iteration``.
+        value: the number.
+        total: number of the last step that the run plans; 0: the line does not say.
+    """
+
+    key: str
+    value: float
+    total: int
+
+
 @dataclass(slots=True)
 class LogLine:
     """A line with what its numbers mean.
@@ -62,10 +76,8 @@ class LogLine:
         number: of the line in the log, from 1.
         pairs: its numbers with their keys.
         speeds: the pairs that are a speed or a step time of training, with what they measure.
-        counters: key and value of each number of a step; ranks that print the same step have equal
-            ones.
+        counters: each number of a step; ranks that print the same step have equal ones.
         step: number of the step; None: the line does not say.
-        total: the last step, 500 of ``step 3/500``; 0: the line does not say.
         epoch: number of the epoch; None: the line does not say.
         step_time_s: time of a step that stands on the line, in seconds; None: there is none.
         batch: samples of a step over all devices; None: the line does not say.
@@ -76,9 +88,8 @@ class LogLine:
     text: str
     pairs: list[Pair]
     speeds: list[tuple[Pair, Quantity]] = field(default_factory=list)
-    counters: tuple[tuple[str, float], ...] = ()
+    counters: tuple[StepNumber, ...] = ()
     step: float | None = None
-    total: int = 0
     epoch: float | None = None
     step_time_s: float | None = None
     batch: float | None = None
@@ -126,14 +137,13 @@ def read_line(number: int, text: str) -> LogLine:
     if _is_other_work(line):
         line.is_other_work = True
         return line
-    counters = []  # key and value of each number of a step
+    counters = []
     has_progress = "[" in text and _PROGRESS.search(text) is not None  # `[50/500]` is a step, too
     for pair in line.pairs:
         if quantities.is_step_counter(pair.key) and pair.value.is_integer():
-            counters.append((pair.key, pair.value))
+            counters.append(StepNumber(pair.key, pair.value, pair.total))
             if line.step is None:  # the first counter of a line is its step
                 line.step = pair.value
-                line.total = pair.total  # 500 of `step 3/500`; 0: there is none
         elif split_words(pair.key)[-1:] == ("epoch",):
             line.epoch = pair.value
         elif quantities.is_global_batch(pair.key) and line.batch is None:
@@ -320,8 +330,7 @@ class LogContext:
         run.
 
         Args:
-            line: its ``counters`` are the key and the value of each number of a step, such as
-                ``iteration``; its ``total`` is the last step that the run plans.
+            line: its ``counters`` are all numbers of a step, each with the last planned step.
         """
         self._has_values = self._has_values or bool(line.speeds)
         # The epoch of the line itself, else that of the last heading such as `Epoch 3`.
@@ -339,12 +348,12 @@ class LogContext:
             self.num_restarts += 1
         self._epoch = line.epoch  # only the next line is compared with it; None: not printed
         is_complete = False  # until one of the counters is at its last planned step
-        for key, value in line.counters:
-            counter = self._counters.get(key)
+        for number in line.counters:
+            counter = self._counters.get(number.key)
             if counter is None or counter in restarted_counters:
-                counter = _Counter(value, line.total, epoch)
-                self._counters[key] = counter
-            counter.add(value, line.total, epoch)
+                counter = _Counter(number.value, number.total, epoch)
+                self._counters[number.key] = counter
+            counter.add(number.value, number.total, epoch)
             is_complete = is_complete or counter.is_complete
         step = line.step if line.step is not None else self._run_until_now.step
         self._run_until_now = RunEnd(line.number, step, is_complete)
@@ -356,17 +365,16 @@ class LogContext:
         before. Such a step is lower, too, but does not begin anew.
 
         Args:
-            line: its ``counters`` are the key and the value of each number of a step, such as
-                ``iteration``.
+            line: its ``counters`` are all numbers of a step.
         """
         restarted = []
-        for key, value in line.counters:
-            counter = self._counters.get(key)
-            if counter is None or value >= counter.value:
+        for number in line.counters:
+            counter = self._counters.get(number.key)
+            if counter is None or number.value >= counter.value:
                 continue
             # A step was printed more than once, so several ranks print into the log; and this step
             # is one of the last few that were printed.
-            is_late_rank = counter.has_ranks and value in counter.recent
+            is_late_rank = counter.has_ranks and number.value in counter.recent
             if not is_late_rank:
                 restarted.append(counter)
         return restarted

@@ -12,7 +12,7 @@ from collections import Counter, deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-from trainmark.published.analysis.lines import LogContext, may_have_values, read_line
+from trainmark.published.analysis.lines import LogContext, StepNumber, may_have_values, read_line
 from trainmark.published.analysis.quantities import (
     Quantity,
     is_work_of_step,
@@ -87,13 +87,13 @@ class _StepPrint:
 
     Args:
         num_restarts: how often steps began anew before it.
-        counters: key and value of each number of the step.
+        counters: the numbers of the step.
         index: of the value among those of the run.
         count: number of ranks whose values are averaged in it.
     """
 
     num_restarts: int
-    counters: tuple[tuple[str, float], ...]
+    counters: tuple[StepNumber, ...]
     index: int
     count: int = 1
 
@@ -206,7 +206,7 @@ class Readings:
         """Average a value into that of another rank for the same step; False: there is none.
 
         Args:
-            line: its ``counters`` are the key and the value of each number of a step.
+            line: its ``counters`` are all numbers of a step.
             run: the values of the run; the mean replaces the value of the other rank.
             num_restarts: how often steps began anew before the line. Equal numbers of steps mean
                 the same step only if steps did not begin anew between them.
