@@ -126,6 +126,7 @@ def _iterate_plain_blocks(block: Block) -> Iterator[Paragraph | Table | Code]:
                 (tile.name, join((tile.value, tile.unit), "space"), tile.code, tile.note)
                 for tile in block.items
             ]
+            # Without texts in its headers a table is shown without them.
             yield Table(headers=("", "", "", ""), rows=tuple(rows))
         case Bars():
             yield block.table

@@ -203,7 +203,7 @@ def name_speed_figure(record: Record) -> str:
 
 
 def get_unit(figure: str) -> Phrase:
-    """Return the unit of a figure; that of ``token/p/s`` says that it is per device."""
+    """Return the unit of the figure of a name; that of ``token/p/s`` says that it is per device."""
     unit = FIGURES[figure].unit
     return phrase("first.per_device", unit=unit) if figure == "token/p/s" else unit
 

@@ -232,7 +232,7 @@ def build_comparison_page(
         allow: keys of the work in which the runs may differ.
 
     Raises:
-        UsageError: not two to six runs.
+        UsageError: there are fewer than two runs, or more than six.
         RecordError: there is no such run, or it cannot be read.
     """
     chosen = list(dict.fromkeys(run_ids))  # without duplicates, in the same order
@@ -271,6 +271,7 @@ def build_comparison_page(
             verdicts.append(verdict)
         if side[0].plan.case == first[0].plan.case:
             sides_of_case[letter] = side
+        # The heading ``B/A`` says that figures of B are relative to those of A.
         sections.append(Section(f"{letter}/A", f"over-{letter}", tuple(blocks)))
     drawn = [chart_ratios(comparisons), build_columns(*chart_overlays(sides_of_case))]
     charts = tuple(block for block in drawn if block is not None)
@@ -289,7 +290,7 @@ def _refuse_number_of_runs(number: int) -> None:
     """Refuse too few or too many runs to compare.
 
     Raises:
-        UsageError: not two to six.
+        UsageError: there are fewer than two runs, or more than six.
     """
     if not 2 <= number <= MAX_COMPARED:
         runs = "1 run" if number == 1 else f"{number} runs"
