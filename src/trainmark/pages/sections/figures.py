@@ -113,8 +113,8 @@ def build_figures(record: Record, cost: Tile | None = None, launches: int = 1) -
     if launches > 1:  # which values are means, and which are those of one launch
         note = phrase("figure.means", n=launches, run=record.run_id)
     table = build_table(translate_headings("name", "value", "unit", "remark"), rows)
-    # Shown while the section is folded.
-    gist = phrase("gist.figures", n=len(record.figures) - len(unmeasured))
+    num_measured = sum(entry.value is not None for entry in record.figures.values())
+    gist = phrase("gist.figures", n=num_measured)  # shown while the section is folded
     return build_folded_section(
         "figures", table, describe_unmeasured(unmeasured), note=note, gist=gist
     )
