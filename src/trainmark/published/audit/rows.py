@@ -196,8 +196,8 @@ def check_ranges(subjects: AuditSubjects) -> Hits:
         # Known models train with losses that are never negative. Of other models nothing is known:
         # some losses, such as a log-likelihood of densities, may be negative.
         is_known_model = len(subject.workload.names) > 0
-        # ``printed`` has all values, ``figures`` only those above zero.
-        for name, value in subject.printed.items():
+        # ``printed_figures`` has all values, ``figures`` only those above zero.
+        for name, value in subject.printed_figures.items():
             is_wrong = (
                 name in _POSITIVE_FIGURES and value <= 0 and not _is_rounded_to_zero(subject, name)
             )
@@ -223,7 +223,7 @@ def _is_rounded_to_zero(subject: AuditSubject, name: str) -> bool:
     Args:
         name: of a figure that is printed as 0 or less.
     """
-    if name not in SAMPLE_RATES or subject.printed[name] < 0:
+    if name not in SAMPLE_RATES or subject.printed_figures[name] < 0:
         return False
     token_rate = subject.figures.get("p_train_tokens")  # of all devices
     if token_rate is None:
@@ -239,11 +239,11 @@ def _group_fractions_by_table(subjects: AuditSubjects) -> Iterator[tuple[str, li
 
     A quality in several tables is yielded once for each of them.
     """
-    names = {name for subject in subjects for name in subject.printed if is_fraction(name)}
+    names = {name for subject in subjects for name in subject.printed_figures if is_fraction(name)}
     for name in sorted(names):
         if name.endswith("_target"):  # what was wanted, not what was measured
             continue
-        subjects_with_name = [subject for subject in subjects if name in subject.printed]
+        subjects_with_name = [subject for subject in subjects if name in subject.printed_figures]
         # Records have no table: those of one file are compared with each other.
         for rows in group_subjects(subjects_with_name, lambda x: x.table or x.file):
             yield name, rows
@@ -258,7 +258,7 @@ def _check_fractions(name: str, rows: Sequence[AuditSubject]) -> Hits:
         name: of the quality.
         rows: of one table; all have the quality.
     """
-    values = [subject.printed[name] for subject in rows]
+    values = [subject.printed_figures[name] for subject in rows]
     max_value = 1 if _are_fractions(values) else 100
     for subject, value in zip(rows, values, strict=True):
         if not 0 < value <= max_value:
@@ -291,8 +291,8 @@ def check_outlier(subjects: AuditSubjects) -> Hits:
     """Yield a quality that is far from all others of its table, which agree."""
     for name, rows in _group_fractions_by_table(subjects):
         for subject in rows:
-            value = subject.printed[name]
-            others = [other.printed[name] for other in rows if other is not subject]
+            value = subject.printed_figures[name]
+            others = [other.printed_figures[name] for other in rows if other is not subject]
             # One other value cannot show what is usual; ratios need values above zero.
             if len(others) < 2 or not value > 0 or min(others) <= 0:
                 continue
@@ -449,7 +449,7 @@ def check_memory(subjects: AuditSubjects) -> Hits:
         if total and used > total * (1 + subject.compute_rounding("mem")):
             yield subject, message("audit_memory", used=used, total=total)
         # The memory of each product that the printed name of the device can mean.
-        sizes = sorted(set(subject.list_published("memory_gb")))
+        sizes = sorted(set(subject.list_product_figures("memory_gb")))
         if sizes and not _fits_any_card(used, total, sizes):
             yield subject, _describe_other_card(subject, total or used, sizes)
     rows_with_total = [row for row in subjects if row.device and "mem_total" in row.figures]
@@ -461,14 +461,15 @@ def _check_memory_of_one_card(rows: Sequence[AuditSubject]) -> Hits:
     """Yield the rows that print another total memory than most rows of the same card.
 
     Args:
-        rows: of one table and one device; each prints the total memory.
+        rows: of one table and one kind of device; each prints ``mem_total``, the memory of a
+            device. Figures of memory are in bytes.
     """
     if len(rows) < _MIN_ROWS_OF_CARD:  # too few to tell which memory is the usual one
         return
     usual = mode(subject.figures["mem_total"] for subject in rows)
     for subject in rows:
         total = subject.figures["mem_total"]
-        if abs(total / usual - 1) > _MEMORY_ROUNDING:
+        if abs(total / usual - 1) > _MEMORY_ROUNDING:  # more than rounding explains
             args = {"device": subject.device, "total": total / _GIB, "usual": usual / _GIB}
             yield subject, message("audit_memory_of_others", **args)
 
@@ -493,7 +494,8 @@ def _describe_other_card(subject: AuditSubject, total: float, sizes: Sequence[fl
     """Return the message that the device has another memory than is printed.
 
     Args:
-        total: printed memory in GiB.
+        subject: the row, which names the device.
+        total: printed memory in GiB: the total, or what was used if no total is printed.
         sizes: memory of the device, in GB or GiB, for each product that its name can mean.
     """
     listed_sizes = "/".join(f"{size:g}" for size in sizes)
@@ -501,7 +503,10 @@ def _describe_other_card(subject: AuditSubject, total: float, sizes: Sequence[fl
 
 
 def check_passes(subjects: AuditSubjects) -> Hits:
-    """Yield rows that trained more samples than their epochs over the data set have."""
+    """Yield rows that trained more samples than their epochs over the data set have.
+
+    Rows are left out if the size of their model's data set is not known.
+    """
     for subject in subjects:
         if subject.workload.samples_per_pass:
             yield from _check_passes_of_row(subject, subject.workload.samples_per_pass)
@@ -510,12 +515,16 @@ def check_passes(subjects: AuditSubjects) -> Hits:
 def _check_passes_of_row(subject: AuditSubject, samples_per_pass: int) -> Hits:
     """Yield the row if it trained too many samples for its epochs over a data set.
 
+    Samples are the time of the run multiplied by ``p_whole``, its samples a second.
+
     Args:
         samples_per_pass: size of the data set.
     """
+    # Those that the model's configuration allows, else those that the row prints.
     epochs = subject.workload.epochs or subject.read_setting("epochs") or 0
     rate = subject.figures.get("p_whole", 0.0)
-    args = {"e2e_time": subject.seconds, "p_whole": rate, "rows": samples_per_pass}
+    # Values for the texts of the messages below.
+    args = {"e2e_time": subject.run_time_s, "p_whole": rate, "rows": samples_per_pass}
     # The tests below use `min_samples`, from which a start-up time is taken off. The messages show
     # `max_samples`, the product of the two figures as printed.
     passes = subject.max_samples / samples_per_pass
@@ -525,6 +534,7 @@ def _check_passes_of_row(subject: AuditSubject, samples_per_pass: int) -> Hits:
             yield subject, reason
         return
     expected_samples = samples_per_pass * epochs
+    # A difference within this ratio counts as the same work.
     if subject.min_samples <= SAME_WORK_RATIO * expected_samples:
         return
     args["epochs"] = round(epochs)
@@ -539,7 +549,7 @@ def _check_passes_of_row(subject: AuditSubject, samples_per_pass: int) -> Hits:
             "each": times_per_rank,
             "world_size": subject.world_size,
         }
-        rate_if_counted_once = expected_samples / subject.seconds  # each sample by one rank only
+        rate_if_counted_once = expected_samples / subject.run_time_s  # each sample by one rank only
         yield subject, message("audit_per_rank", once=rate_if_counted_once, **args)
     else:
         yield subject, message("audit_passes", passes=passes, **args)
@@ -565,10 +575,10 @@ def _find_multiple_of_ranks(times: float, world_size: int | None) -> int | None:
 
 
 def check_peak(subjects: AuditSubjects) -> Hits:
-    """Yield rows that compute faster than their device can in the declared precision."""
+    """Yield rows that compute faster than their device can in the precision that they name."""
     for subject in subjects:
-        flop_rate = subject.estimate_device_flops()
-        bound = subject.find_bound()
+        flop_rate = subject.estimate_device_flops()  # FLOP/s of one device, at least
+        bound = subject.find_peak_bound()  # its published peak; None: not known
         # A correct rate may be a little above the peak: the clock may be higher than the one for
         # which the peak is published, and FLOPs are counted, not measured.
         if bound is None or flop_rate <= _MAX_PEAK_RATIO * bound.flops:
@@ -578,18 +588,24 @@ def check_peak(subjects: AuditSubjects) -> Hits:
             "peak": bound.flops / 1e12,
             "share": flop_rate / bound.flops,
         }
-        tf32_tflops = max(subject.list_published("tf32_tflops"), default=0.0)
-        # Libraries may compute in TF32 what a page calls FP32: the label is wrong, not the rate.
+        tf32_tflops = max(subject.list_product_figures("tf32_tflops"), default=0.0)
+        # Libraries may compute in TF32 what a page calls FP32. A rate up to the peak of TF32 is
+        # correct then, and only the label is wrong.
         if subject.precision == "fp32" and flop_rate <= tf32_tflops * 1e12:
             yield subject, message("audit_tf32", tf32=tf32_tflops, device=subject.device, **args)
         else:
-            # If the peak is from a vendor's document, the row is wrong; else the peak may be.
+            # `is_sure`: the peak is from a vendor's document, so that the row is wrong. Otherwise
+            # the peak may be wrong.
             code = "audit_peak" if bound.is_sure else "audit_peak_unsure"
             yield subject, message(code, precision=bound.precision, device=subject.device, **args)
 
 
 def check_target(subjects: AuditSubjects) -> Hits:
-    """Yield rows that print a target that their quality misses."""
+    """Yield rows that print a target that their quality misses.
+
+    The quality of the trained model is a figure that has the name of its metric, such as
+    ``accuracy``; its target is the figure ``accuracy_target``.
+    """
     for subject in subjects:
         metric = subject.row.metric if subject.row else None
         if metric is None:
@@ -603,8 +619,14 @@ def check_target(subjects: AuditSubjects) -> Hits:
 
 
 def _is_target_missed(metric: str, value: float, target: float) -> bool:
-    """Tell whether a quality is worse than its target, as far as its better direction is known."""
+    """Tell whether a quality is worse than its target.
+
+    False if it is not known whether a higher or a lower quality is better.
+
+    Args:
+        metric: name of the quality.
+    """
     if is_lower_better(metric):
         return value > target
-    # A fraction is better if it is higher; the better direction of other qualities is not known.
+    # A quality between 0 and 1, or 0 and 100%, is better if it is higher. Others are not known.
     return is_fraction(metric) and value < target

@@ -113,7 +113,7 @@ class AuditSubject:
         device: its name as printed.
         precisions: those that are named, in the words of recipes.
         is_mixed: mixed precision with 16 bits of either kind.
-        printed: known figures by name, in the units of a record's figures.
+        printed_figures: known figures by name, in the units of a record's figures.
         workload: what is known of the model.
         record: a launch, whose figures were checked when it was read; None: a printed row.
         row: a printed row; None: a launch.
@@ -128,35 +128,40 @@ class AuditSubject:
     device: str | None = None
     precisions: tuple[str, ...] = ()
     is_mixed: bool = False
-    printed: dict[str, float] = field(default_factory=dict)
+    printed_figures: dict[str, float] = field(default_factory=dict)
     workload: Workload = field(default_factory=Workload)
     record: Record | None = None
     row: Row | None = None
 
     @property
     def settings(self) -> Mapping[str, str]:
-        """The settings that a row prints, by name, such as batch and learning rate."""
+        """The settings that a row prints, by name, such as batch and learning rate.
+
+        Empty for a launch, which is no printed row.
+        """
         return self.row.changes if self.row else {}
 
     @property
     def figures(self) -> dict[str, float]:
         """The printed figures that are above zero, by name.
 
-        Rules calculate with these; zeros and negatives are left to the rule on ranges.
+        Rules calculate with these, so they need no test against division by zero. Zeros and
+        negatives are only reported, by ``check_ranges``.
         """
-        return {name: value for name, value in self.printed.items() if value > 0}
+        return {name: value for name, value in self.printed_figures.items() if value > 0}
 
     @property
     def precision(self) -> str | None:
-        """The only precision that is declared; None: there is none, or more than one."""
+        """The precision that the row names, such as ``bf16``; None: it names none or several."""
         return self.precisions[0] if len(set(self.precisions)) == 1 else None
 
     @property
-    def sequence(self) -> int | None:
+    def sequence_length(self) -> int | None:
         """Tokens of a sample, or a lower bound if the row does not print them; None: not known."""
         printed = find_sequence_length(self.settings)
         if printed is not None:
             return parse_sequence_length(printed)
+        # The length in the standard configuration of the model; None: not known.
         standard = self.workload.sequence_length
         if standard is None:
             return None
@@ -168,12 +173,12 @@ class AuditSubject:
 
     @property
     def _has_standard_settings(self) -> bool:
-        """Whether settings that a row does not print are the standard ones.
+        """Whether settings that a row does not print are those of the standard configuration.
 
-        They are if the row is of a known case. They also are if its table has a column ``fix_hp``,
-        which lists all settings that each row changed.
+        They are if the row's model is that of a case of this program. They also are if the row has
+        a cell ``fix_hp``, which lists all its changes to the standard configuration.
         """
-        if self.row is None:
+        if self.row is None:  # a launch, which prints no settings
             return False
         return self.row.case is not None or "fix_hp" in self.row.cells
 
@@ -182,20 +187,28 @@ class AuditSubject:
         """The settings by which rows of one table may differ in their work.
 
         They are all but batch and learning rate, which may be tuned to the number of devices. Empty
-        in a table with a column ``fix_hp``, which lists changed settings: its rows are taken to
-        differ only in batch and learning rate.
+        for a launch, and in a table with a column ``fix_hp``, which lists the settings that a row
+        changed: its rows are taken to differ only in batch and learning rate.
+
+        Returns:
+            name and printed value of each.
         """
         if self.row is None or "fix_hp" in self.row.cells:
             return ()
+        # Batch and learning rate, under all their names, are in `_TUNED_SETTINGS`.
         settings = ((name, x) for name, x in self.settings.items() if name not in _TUNED_SETTINGS)
         return tuple(sorted(settings))
 
     @property
     def dropped_share(self) -> float:
-        """The share of dropped assignments of tokens to experts that a row states; 0: none."""
-        settings = {**self.row.changes, **self.row.cells} if self.row else {}
-        for name, text in settings.items():
-            match = _SHARE.fullmatch(text.strip())
+        """The share of its assignments of tokens to experts that a row says it dropped; 0: none.
+
+        It is in a setting or a column whose name contains ``drop``: ``68%`` or ``0.68``.
+        """
+        # `changes` are the row's settings by name, `cells` the texts of all its columns by header.
+        texts_by_name = {**self.row.changes, **self.row.cells} if self.row else {}
+        for name, text in texts_by_name.items():
+            match = _SHARE.fullmatch(text.strip())  # its groups: the number, and `%` or nothing
             if "drop" not in name.lower() or match is None:
                 continue
             is_percent = match[2] == "%"
@@ -205,7 +218,10 @@ class AuditSubject:
         return 0.0
 
     def read_setting(self, name: str) -> float | None:
-        """Return the value of a setting; None: the row lacks it, or it is not a whole number."""
+        """Return the value of a setting, 1024 of ``1,024``.
+
+        None: the row lacks it, or it is not a whole number.
+        """
         text = self.settings.get(name, "")
         return float(text.replace(",", "")) if _WHOLE_NUMBER.fullmatch(text) else None
 
@@ -214,8 +230,9 @@ class AuditSubject:
 
         It is 0 if the row does not print the figure, or prints it without digits.
         """
+        # `raw` is the text of the cell as printed.
         text = self.row.figures[name].raw if self.row and name in self.row.figures else ""
-        match = _NUMBER_WITH_DECIMALS.search(text.replace(",", ""))
+        match = _NUMBER_WITH_DECIMALS.search(text.replace(",", ""))  # without thousands separators
         return _get_place_value(match) if match else 0.0
 
     def compute_rounding(self, *names: str) -> float:
@@ -232,7 +249,8 @@ class AuditSubject:
         for name in names:
             if name not in readings:
                 continue
-            text = readings[name].raw.replace(",", "")  # without separators of thousands
+            # `raw` is the text of the cell as printed. Separators of thousands are removed.
+            text = readings[name].raw.replace(",", "")
             match = _NUMBER_WITH_DECIMALS.search(text)
             if match is None or float(match[0]) == 0:  # 0 has no relative error
                 continue
@@ -241,22 +259,29 @@ class AuditSubject:
             total += num_units * _get_place_value(match) / float(match[0])
         return total
 
-    def list_published(self, figure: str) -> list[float]:
+    def list_product_figures(self, figure: str) -> list[float]:
         """Return a figure of ``peaks.toml`` for all products that the device's name can mean."""
-        return [product[figure] for product in self._products if figure in product]
+        return [product[figure] for product in self._possible_products if figure in product]
 
     @property
-    def _products(self) -> Sequence[Mapping[str, Any]]:
-        """Entries of ``peaks.toml`` that the device's name can mean; empty: none is known."""
+    def _possible_products(self) -> Sequence[Mapping[str, Any]]:
+        """The products of ``peaks.toml`` that the device's name can mean; empty: none is known.
+
+        ``A100`` can mean several, which differ in memory and form factor. A product has its
+        figures as keys: ``fp16_tflops``, ``memory_gb``.
+        """
         return peaks.find_products(self.device or "")
 
     def lacks_precision(self, precision: str) -> bool:
         """Tell whether no product that the device's name can mean computes in this precision.
 
-        False if too little is known of the products.
+        False if too little is known of the products to tell.
+
+        Args:
+            precision: such as ``bf16``; a product has its peak under ``bf16_tflops``.
         """
         is_any_complete = False
-        for product in self._products:
+        for product in self._possible_products:
             # `also` lists precisions that the product has, but whose peak is not published.
             if f"{precision}_tflops" in product or precision in product.get("also", ()):
                 return False
@@ -268,64 +293,77 @@ class AuditSubject:
 
     @property
     def has_data_sheet(self) -> bool:
-        """Whether a vendor's document or data sheet has the figures of a product of this name."""
-        return any(product["evidence"] in _DATA_SHEET_LEVELS for product in self._products)
+        """Whether a vendor's document or data sheet has the figures of the device.
+
+        One of the products that the device's name can mean is enough.
+        """
+        # `evidence` grades the source of a product's figures, such as a document or the press.
+        return any(product["evidence"] in _DATA_SHEET_LEVELS for product in self._possible_products)
 
     def list_dense_peaks(self) -> list[float]:
         """Return the dense peaks in FLOP/s by which an MFU may have been computed, highest first.
 
-        They are those of the declared precisions; if none is declared, of all precisions. Unlike
-        ``find_bound``, it takes no other precision if the declared ones have no published peak: by
-        a wrong peak, a correct MFU would look wrong.
+        They are those of the precisions that the row names; if it names none, of all precisions.
+        Unlike ``find_peak_bound``, it takes no other precision if the named ones have no published
+        peak: by a wrong peak, a correct MFU would look wrong.
         """
         precisions = set(self.precisions)
-        if self.is_mixed or "fp8" in precisions:  # runs in FP8 may state the MFU of 16 bits
+        # A row in mixed precision does not say whether it is FP16 or BF16. A row in FP8 may state
+        # its MFU by the peak of 16 bits.
+        if self.is_mixed or "fp8" in precisions:
             precisions |= set(_SIXTEEN_BITS)
-        flops = set()
-        for product in self._products:
+        dense_peaks = set()
+        for product in self._possible_products:
             for precision, peak in _read_peaks(product).items():
                 if not precisions or precision in precisions:
-                    flops.add(peak)
-        return sorted(flops, reverse=True)
+                    dense_peaks.add(peak)
+        return sorted(dense_peaks, reverse=True)
 
-    def find_bound(self) -> PeakBound | None:
+    def find_peak_bound(self) -> PeakBound | None:
         """Return the highest dense peak of the device; None: its peaks are not known.
 
-        It is that of the declared precision; if none is declared or published, the highest one.
+        It is that of the precisions that the row names. If the row names none, or one of them has
+        no published peak, it is the highest of all precisions. If the device's name can mean
+        several products, it is that of the fastest one.
         """
         bounds = []
-        for product in self._products:
+        for product in self._possible_products:
             bound = self._find_product_bound(product)
             if bound is not None:
                 bounds.append(bound)
-        # By FLOP/s, the first field: no product that the name can mean computes faster.
+        # The first field of a bound is its FLOP/s, by which tuples are compared.
         return max(bounds, default=None)
 
     def _find_product_bound(self, product: Mapping[str, Any]) -> PeakBound | None:
         """Return the highest dense peak of one product; None: its peaks are not known.
 
-        A bound must not be too low: if one of the declared precisions has no published peak, it is
-        the highest of all peaks.
+        The row must not be blamed for a bound that is too low. So if one of the precisions that it
+        names has no published peak, or it names none, the bound is the highest of all peaks.
+
+        Args:
+            product: an entry of ``peaks.toml``, with its figures as keys.
         """
-        product_peaks = _read_peaks(product)
-        declared = set(self.precisions)
-        if self.is_mixed:
-            declared |= set(_SIXTEEN_BITS)
-        published = [precision for precision in product_peaks if precision in declared]
-        # Of mixed precision, one of the two kinds with 16 bits is enough.
-        are_published = len(published) == len(declared) or (self.is_mixed and bool(published))
-        candidates = published if declared and are_published else list(product_peaks)
+        product_peaks = _read_peaks(product)  # FLOP/s by precision
+        named = set(self.precisions)
+        if self.is_mixed:  # the row does not say whether it is FP16 or BF16
+            named |= set(_SIXTEEN_BITS)
+        published = [precision for precision in product_peaks if precision in named]
+        # Of mixed precision, the peak of FP16 or BF16 is enough.
+        are_published = len(published) == len(named) or (self.is_mixed and bool(published))
+        candidates = published if named and are_published else list(product_peaks)
         if not candidates:
             return None
         precision = max(candidates, key=lambda name: product_peaks[name])
         source = peaks.get_provenance(peaks.read_table(), product, f"{precision}_tflops")
+        # The grade of the source: a vendor's document or data sheet is sure, the press is not.
         is_sure = source["evidence"] in _DATA_SHEET_LEVELS
         return PeakBound(product_peaks[precision], precision, is_sure)
 
     def find_device_rate(self) -> DeviceRate:
         """Return the throughput of a device by the figure that includes the least waiting.
 
-        Tokens come before the samples of the whole run, which pages print with few digits.
+        A figure of all devices together needs the number of devices; without it, the next figure is
+        taken. Tokens come before the samples of the whole run, which pages print with few digits.
         """
         # From the least waiting to the most; True: the figure is of all devices together.
         candidates = (
@@ -351,13 +389,15 @@ class AuditSubject:
     def estimate_device_flops(self) -> float:
         """Return the model FLOP/s that a device reached at least; 0: not known.
 
-        They follow from each printed rate and the workload's FLOPs; the highest result counts.
+        They follow from each printed rate and from the FLOPs of a sample or a token of the model;
+        the highest result counts.
         """
-        workload = self.workload
+        workload = self.workload  # what is known of the model
         figures = self.figures
-        flops_per_sample = workload.compute_sample_flops(self.sequence) or 0.0
-        # Of several possible sizes the smallest, so that the FLOPs are not too high.
-        min_parameters = min(workload.parameters, default=0.0) * 1e9
+        flops_per_sample = workload.compute_sample_flops(self.sequence_length) or 0.0
+        # The workload lists possible numbers of parameters, and of FLOPs per parameter, which are
+        # fewer if only a part is trained. The smallest count, so that the FLOPs are not too high.
+        min_parameters = min(workload.parameter_billions, default=0.0) * 1e9
         flops_per_token = min_parameters * min(workload.flops_per_parameter)
         flop_rates = [0.0]
         # Each of these is a lower bound, so that the highest one holds.
@@ -368,7 +408,7 @@ class AuditSubject:
         if "model_flops_per_device" in figures:
             flop_rates.append(figures["model_flops_per_device"])
         if self.world_size:  # the other rates are those of all devices
-            for name in SAMPLE_RATES:
+            for name in SAMPLE_RATES:  # samples a second, with and without waiting and evaluations
                 if name in figures:
                     flop_rates.append(figures[name] / self.world_size * flops_per_sample)
             token_rate = figures.get("p_train_tokens", 0.0) / self.world_size
@@ -376,37 +416,47 @@ class AuditSubject:
         return max(flop_rates)
 
     @property
-    def seconds(self) -> float:
-        """End-to-end time, else the time of training; 0: none is printed."""
+    def run_time_s(self) -> float:
+        """End-to-end time in seconds, else the time of training; 0: none is printed."""
         return self.figures.get("e2e_time") or self.figures.get("train_time", 0.0)
 
     @property
     def min_samples(self) -> float:
         """The fewest samples that the run can have trained; 0: not known.
 
-        They are its time without start-up times ``p_whole``, the samples a second of the whole run.
+        They are ``p_whole``, the samples a second of the whole run, multiplied by the shortest time
+        that the run can have trained.
         """
         # Only end-to-end time contains the start: the longest possible one is taken off.
         startup_s = MAX_STARTUP_S if "e2e_time" in self.figures else 0.0
-        return max(0.0, self.seconds - startup_s) * self.figures.get("p_whole", 0.0)
+        return max(0.0, self.run_time_s - startup_s) * self.figures.get("p_whole", 0.0)
 
     @property
     def max_samples(self) -> float:
         """The most samples that the run can have trained; 0: not known.
 
-        They are its time times ``p_whole``, the samples a second of the whole run.
+        They are ``p_whole``, the samples a second of the whole run, multiplied by the printed time,
+        as if the start had taken no time.
         """
-        return self.seconds * self.figures.get("p_whole", 0.0)
+        return self.run_time_s * self.figures.get("p_whole", 0.0)
 
 
 def _get_place_value(number: re.Match[str]) -> float:
-    """Return the place value of the last digit of a match of ``_NUMBER_WITH_DECIMALS``."""
+    """Return the place value of a number's last digit: 0.1 of ``23.4``, 1 of ``23``.
+
+    Args:
+        number: a match of ``_NUMBER_WITH_DECIMALS``, whose group has the digits behind the point.
+    """
     decimals = number[1] or ""
     return 0.1 ** len(decimals)
 
 
 def _read_peaks(product: Mapping[str, Any]) -> dict[str, float]:
-    """Return the dense peaks of an entry of ``peaks.toml`` in FLOP/s by their precision."""
+    """Return the dense peaks of a product in FLOP/s by precision: 312e12 for ``fp16``.
+
+    Args:
+        product: an entry of ``peaks.toml``, with its figures as keys: ``fp16_tflops`` is 312.
+    """
     return {
         figure.removesuffix("_tflops"): tflops * 1e12
         for figure, tflops in product.items()
@@ -424,6 +474,7 @@ def group_subjects(
     """Return the groups of subjects that have the same key, in order of appearance.
 
     Args:
+        subjects: launches and printed rows.
         get_key: returns the key of a subject; None: the subject is in no group.
     """
     groups: dict[Hashable, list[AuditSubject]] = defaultdict(list)
@@ -437,14 +488,23 @@ def group_subjects(
 def view_record(record: Record, place: str) -> AuditSubject:
     """Return a record in the form in which the rules of an audit read it.
 
+    The figures of a record were checked when it was read, so that only its label is copied: the key
+    that its plan has for case, vendor and numbers of nodes and devices.
+
     Args:
+        record: the result of a launch of this program.
         place: file or folder from which the record was read, as findings name it.
     """
     return AuditSubject(file=place, configuration=record.plan.case_key, record=record)
 
 
 def view_row(row: Row) -> AuditSubject:
-    """Return a printed row in the form in which the rules of an audit read it."""
+    """Return a printed row in the form in which the rules of an audit read it.
+
+    Args:
+        row: of a table that others published.
+    """
+    # A figure without a value is one for which the page prints `OOM` or `-`.
     figures = {name: x.value for name, x in row.figures.items() if x.value is not None}
     name = row.case or row.model or row.file  # rows without a name count as one model of their file
     # The page claims what its column prints, even if the importer has found another precision.
@@ -456,7 +516,8 @@ def view_row(row: Row) -> AuditSubject:
     return AuditSubject(
         file=row.file,
         line=row.line,
-        # With the model's name: only rows of one model in a table are compared with each other.
+        # `row.table` is the line at which the table begins. With the model's name: only rows of one
+        # model in a table are compared with each other.
         table=(row.file, row.table, name),
         configuration=row.configuration,
         name=name,
@@ -464,22 +525,23 @@ def view_row(row: Row) -> AuditSubject:
         device=row.device,
         precisions=tuple(_PRECISION_BY_WORD[word] for word in exact_words or precision_words),
         is_mixed=bool(precision_words) and not exact_words,
-        printed=figures,
+        printed_figures=figures,
         workload=_find_workload(row),
         row=row,
     )
 
 
 def _find_workload(row: Row) -> Workload:
-    """Return what is known of a row's model.
+    """Return what is known of a row's model: its size, its FLOPs and its data.
 
-    If the row trains adapters, its possible FLOPs per parameter include those of adapters.
+    If the row trains only adapters, its possible FLOPs per parameter include those of adapters.
     """
     workload = find_row_workload(row)
-    if not workload.parameters or not trains_adapters(row):
+    # Without a number of parameters, FLOPs per parameter are of no use.
+    if not workload.parameter_billions or not trains_adapters(row):
         return workload
     flops_per_parameter = workload.flops_per_parameter
-    # The listed FLOPs stay possible: a page may compute with them all the same.
+    # The model's own FLOPs per parameter stay possible: a page may compute with them all the same.
     if FLOPS_ADAPTERS_TRAINED not in flops_per_parameter:
         flops_per_parameter = (*flops_per_parameter, FLOPS_ADAPTERS_TRAINED)
     return workload.model_copy(update={"flops_per_parameter": flops_per_parameter})

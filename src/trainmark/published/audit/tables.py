@@ -60,14 +60,15 @@ _PRECISION_WIDTHS = {
 
 def check_copies(subjects: AuditSubjects) -> Hits:
     """Yield each launch whose step times are those of another launch, or proportional to them."""
-    # The first launch, and its file, by the order of its steps sorted by time. Proportional times
-    # have the same order, so that only launches with the same order are compared.
+    # The steps of a launch are sorted by their time. Proportional times have the same order of
+    # steps, so that only launches with the same order are compared. By each order, this is the
+    # first launch that has it, with its file.
     first_by_order: dict[bytes, tuple[Record, str]] = {}
     for subject in subjects:
         record = subject.record
-        if record is None:
+        if record is None:  # a printed row, not a launch
             continue
-        times = record.steps.time_ns
+        times = record.steps.time_ns  # one for each step
         order = np.argsort(times, kind="stable").tobytes()
         if order not in first_by_order:
             first_by_order[order] = (record, subject.file)
@@ -82,12 +83,13 @@ def check_copies(subjects: AuditSubjects) -> Hits:
 def check_same_figures(subjects: AuditSubjects) -> Hits:
     """Yield each row that repeats all measured figures of a row of other work.
 
-    Rows of one line, which has a column for each precision, are compared together.
+    A line of a table gives one row, or one for each precision if it has a column for each. All rows
+    of a line are compared with all rows of another line.
     """
     lines_by_figures: dict[Hashable, list[list[AuditSubject]]] = defaultdict(list)
     for rows_of_line in group_subjects(subjects, _get_line_key):
         figures = _list_identifying_figures(rows_of_line)
-        if figures:
+        if figures:  # empty: too few to tell a copy from chance
             lines_by_figures[figures].append(rows_of_line)
     for first_line, *other_lines in lines_by_figures.values():
         first = first_line[0]
@@ -97,6 +99,7 @@ def check_same_figures(subjects: AuditSubjects) -> Hits:
             # The same row may be printed twice, in one page or in its translation.
             if other_work == first_work or _is_same_text(first, other_line[0]):
                 continue
+            # `configuration` is the row's label as printed.
             place = {"other": first.configuration, "file": first.file}
             yield other_line[0], message("audit_same_figures", line=first.line, **place)
 
@@ -117,25 +120,33 @@ def _list_identifying_figures(line: Sequence[AuditSubject]) -> tuple[object, ...
 
     Args:
         line: the rows of one line of a table, one for each precision of its columns.
+
+    Returns:
+        precision, name and value of each figure.
     """
     figures = []
     for subject in line:
         for name, value in sorted(subject.figures.items()):
-            if name != "mem_total":  # it is the same in all rows of a card: it identifies none
+            if name != "mem_total":  # the card's own memory: the same in all its rows
                 figures.append((subject.precision, name, value))
     has_time_or_rate = any(name in _TIMES_AND_RATES for _, name, _ in figures)
     return tuple(figures) if has_time_or_rate and len(figures) > 1 else ()
 
 
 def _is_same_text(first: AuditSubject, other: AuditSubject) -> bool:
-    """Tell whether another file has the same line, as the translation of a page does."""
+    """Tell whether two files have the same line, as a page and its translation do."""
+    # Without a row it is a launch.
     if first.row is None or other.row is None or first.file == other.file:
         return False
+    # `raw` is the text of the line as printed; it is compared word by word.
     return bool(first.row.raw) and first.row.raw.split() == other.row.raw.split()
 
 
 def _describe_printed_work(subject: AuditSubject) -> object:
-    """Return all that a row prints of its work and no measurement; equal for the same work."""
+    """Return all that a row prints of its work and no measurement; equal for the same work.
+
+    It is model, headings above the table, label of the row, precision and settings.
+    """
     section = subject.row.section if subject.row else ""
     return subject.name, section, subject.configuration, subject.precision, subject.settings
 
@@ -143,11 +154,14 @@ def _describe_printed_work(subject: AuditSubject) -> object:
 def check_ratios(subjects: AuditSubjects) -> Hits:
     """Yield rows of a card whose figures are those of another card, all times the same factor.
 
-    Measured speeds of two cards differ by another factor in each row: such rows were computed.
+    Measured speeds of two cards differ by another factor in each row. So rows with the same factor
+    were computed, not measured.
     """
+    # All rows of a group are of one card and one model.
     for rows_a, rows_b in combinations(group_subjects(subjects, _get_card_key), 2):
-        if rows_a[0].name != rows_b[0].name:  # other models on two cards cannot be compared
+        if rows_a[0].name != rows_b[0].name:  # another model: speeds cannot be compared
             continue
+        # Only rows with the same number of devices and the same settings are compared.
         pairs = [(a, b) for b in rows_b for a in rows_a if _get_setup(a) == _get_setup(b)]
         ratios: list[float] = []
         for a, b in pairs:
@@ -157,24 +171,36 @@ def check_ratios(subjects: AuditSubjects) -> Hits:
         are_equal = max(ratios) <= min(ratios) * (1 + _MAX_RATIO_ROUNDING)
         if not are_equal:
             continue
-        for a, b in pairs:  # the card that is printed later is reported
+        # The second group of a combination appears later in the tables: its card is reported.
+        for a, b in pairs:
             args = {"factor": median(ratios), "line": a.line, "device": a.device}
             yield b, message("audit_ratios", figures=len(ratios), **args)
 
 
 def _get_card_key(subject: AuditSubject) -> Hashable | None:
-    """Return a key that rows of one model on one device share; None: the device is not named."""
+    """Return a key that rows of one model on one kind of device share; None: it is not named."""
     return (subject.name, subject.device) if subject.device else None
 
 
 def _get_setup(subject: AuditSubject) -> object:
-    """Return the number of devices and nodes of a row, and its settings."""
-    num_nodes = subject.row.nnodes if subject.row else None
+    """Return what must be equal in two rows so that their speeds on two cards can be compared.
+
+    It is the number of devices and of nodes, and the names and values of all printed settings.
+    """
+    num_nodes = subject.row.nnodes if subject.row else None  # without a row it is a launch
     return subject.world_size, num_nodes, sorted(subject.settings.items())
 
 
 def _compute_figure_ratios(a: AuditSubject, b: AuditSubject) -> list[float]:
-    """Return each rate of ``b`` divided by that of ``a``, if both are printed precisely enough."""
+    """Return the rates of one row divided by the same rates of another row.
+
+    A rate is left out if one of the rows does not print it, or if the two rows print it with so few
+    digits that their ratio is uncertain.
+
+    Args:
+        a: whose rates are the divisors.
+        b: the other row.
+    """
     return [
         b.figures[name] / a.figures[name]
         for name in (*RATES, *TOKEN_RATES, "sample/p/s")
@@ -187,14 +213,15 @@ def _compute_figure_ratios(a: AuditSubject, b: AuditSubject) -> list[float]:
 def check_scaling(subjects: AuditSubjects) -> Hits:
     """Yield rows whose speed does not fit that of a row with another number of devices.
 
-    Each device is more than 1.5 times as fast as one of fewer devices, or more devices together are
-    slower than fewer.
+    Of two such rows, the one with more devices has devices that are each more than 1.5 times as
+    fast as those of the other row, or all its devices together are slower.
     """
     for group in group_subjects(subjects, _get_scaling_key):
         # Of two rows in conflict, the one whose rate is further from the median is yielded.
         for subject, other in find_inconsistent_rows(
             group, _has_implausible_scaling, get_value=_get_device_rate
         ):
+            # The throughput of one device, and the name of the figure that it follows from.
             figure, rate = subject.find_device_rate()
             other_rate = _get_device_rate(other)
             conflict = message(
@@ -213,10 +240,11 @@ def check_scaling(subjects: AuditSubjects) -> Hits:
 def _get_scaling_key(subject: AuditSubject) -> Hashable | None:
     """Return a key that rows share if their throughputs can be compared across device counts.
 
-    Such rows may also differ in batch and learning rate. None: the row lacks the number of devices
-    or a throughput.
+    Such rows are of one table, model, device and precision, and have equal settings but for batch
+    and learning rate. None: the row lacks the number of devices or a throughput.
     """
-    # Rates of different figures include different waiting, or count different things.
+    # The name of the figure is in the key: one figure includes waiting for data or evaluations and
+    # another does not, and some count samples and others tokens.
     figure, rate = subject.find_device_rate()
     if not subject.world_size or rate <= 0:
         return None
@@ -229,12 +257,12 @@ def _get_device_rate(subject: AuditSubject) -> float:
 
 
 def _has_implausible_scaling(subject: AuditSubject, other: AuditSubject) -> bool:
-    """Tell whether the row with more devices is too fast or too slow for the other one.
+    """Tell whether of two rows the one with more devices is too fast or too slow for the other.
 
     It is too fast if each of its devices is much faster than one of the other row, and too slow if
     all its devices together are slower than all of the other row.
     """
-    # Rows without a number of devices are in no group: the defaults are for the types alone.
+    # All rows that are compared have a number of devices: the defaults are for the types alone.
     fewer, more = sorted((subject, other), key=lambda row: row.world_size or 0)
     world_ratio = (more.world_size or 0) / (fewer.world_size or 1)
     if world_ratio <= 1:  # rows of as many devices are not compared
@@ -271,8 +299,9 @@ def find_inconsistent_rows(
     last.
 
     Args:
+        subjects: rows that should agree.
         have_conflict: tells whether two rows conflict.
-        get_value: returns the value of a row, above zero.
+        get_value: returns the value, above zero, by which rows are compared with the median.
     """
     remaining = list(subjects)
     logarithms = [math.log(get_value(subject)) for subject in subjects]
@@ -285,6 +314,7 @@ def find_inconsistent_rows(
             [other for other in remaining if other is not subject and have_conflict(subject, other)]
             for subject in remaining
         ]
+        # The index of the row that comes first by the order above.
         worst = max(
             range(len(remaining)),
             key=lambda index: (len(opponents[index]), distances[index], index),
@@ -305,6 +335,7 @@ def check_side_by_side(subjects: AuditSubjects) -> Hits:
         ):
             samples = _get_max_samples(subject)
             other_samples = _get_max_samples(other)
+            # The number of samples in the model's data set; None: not known.
             samples_per_pass = subject.workload.samples_per_pass
             args: dict[str, Any]
             if samples_per_pass:
@@ -322,7 +353,8 @@ def check_side_by_side(subjects: AuditSubjects) -> Hits:
 def _get_samples_key(subject: AuditSubject) -> Hashable | None:
     """Return a key that rows share if they should train the same number of samples.
 
-    None: it is not a row of a table, or lacks a time or a throughput.
+    Such rows are of one table and model, on any device, and have equal settings but for batch and
+    learning rate. None: it is not a row of a table, or lacks a time or a throughput.
     """
     if not subject.table or not _get_max_samples(subject):
         return None
@@ -342,13 +374,14 @@ def have_different_samples(subject: AuditSubject, other: AuditSubject) -> bool:
     agree if any number implies similar start-up times.
     """
     rows = (subject, other)
+    # `row.min_samples` assumes the longest possible start-up time of a row, `row.max_samples` none.
     min_samples = max(0.0, subject.min_samples, other.min_samples)
     # Rounding of the printed times and of `p_whole`, the samples a second of the whole run.
     rounding = sum(row.compute_rounding("e2e_time", "train_time", "p_whole") for row in rows)
     max_samples = min(row.max_samples for row in rows) * (SAME_WORK_RATIO + rounding)
     if min_samples > max_samples:
         return True  # no number is possible for both, whatever their start-up times
-    longest_s = max(row.seconds for row in rows)
+    longest_s = max(row.run_time_s for row in rows)
     # Start-up times of one table may differ by a factor, and by these seconds besides: a constant,
     # and the time of the samples that the longer run may have trained more or fewer.
     slack_s = _MAX_START_DIFFERENCE_S + (SAME_WORK_RATIO - 1) * longest_s
@@ -364,17 +397,19 @@ def have_different_samples(subject: AuditSubject, other: AuditSubject) -> bool:
 
 
 def _compute_start_up(subject: AuditSubject, samples: float, min_samples: float) -> float:
-    """Return the seconds that a row had for its start if it trained this number of samples.
+    """Return the start-up time in seconds of a row if it trained this number of samples.
+
+    It is the time of the run that its training of the samples leaves.
 
     Args:
-        samples: may be a little below ``min_samples``: they count as equal then.
+        samples: may be a little below ``min_samples``; such a number counts as ``min_samples``.
         min_samples: the fewest samples that the row can have trained. The start-up time that they
             imply is the longest that is possible.
     """
     # Samples a second of the whole run.
     rate = subject.figures["p_whole"]
-    start_s = max(0.0, subject.seconds - samples / rate)
-    max_start_s = max(0.0, subject.seconds - min_samples / rate)
+    start_s = max(0.0, subject.run_time_s - samples / rate)
+    max_start_s = max(0.0, subject.run_time_s - min_samples / rate)
     return min(start_s, max_start_s)
 
 
@@ -395,7 +430,8 @@ def check_precisions(subjects: AuditSubjects) -> Hits:
             narrow_bytes = _PRECISION_WIDTHS[narrow.precision or ""]
             wide_rate = wide.find_device_rate()
             narrow_rate = narrow.find_device_rate()
-            # Rates of different figures include different waiting, or count different things.
+            # Different figures are not compared: one includes waiting for data or evaluations and
+            # another does not, and some count samples and others tokens.
             if wide_bytes <= narrow_bytes or wide_rate.figure != narrow_rate.figure:
                 continue
             times = wide_rate.value / narrow_rate.value
@@ -407,14 +443,17 @@ def check_precisions(subjects: AuditSubjects) -> Hits:
 def check_mfu(subjects: AuditSubjects) -> Hits:
     """Yield rows whose MFU does not follow from their throughput by any published peak.
 
-    A mixture of experts may drop tokens, whose experts compute nothing. A row whose MFU follows
-    only if these FLOPs are counted is yielded too, with another message.
+    A mixture of experts may drop assignments of tokens to experts, which then compute nothing. A
+    row whose MFU follows only if these FLOPs are counted is yielded too, with another message.
     """
     for subject in subjects:
         published_peaks = subject.list_dense_peaks()
+        # The factor by which rounding of MFU and throughput may change a peak that they imply.
         slack = 1 + _MFU_TOLERANCE + subject.compute_rounding("MFU", *TOKEN_RATES)
         if subject.precision == "fp32":  # pages may mean TF32, which the rule on peaks reports
-            published_peaks += [tflops * 1e12 for tflops in subject.list_published("tf32_tflops")]
+            published_peaks += [
+                tflops * 1e12 for tflops in subject.list_product_figures("tf32_tflops")
+            ]
         ranges = _compute_implied_peaks(subject, slack)
         if not ranges or not published_peaks:  # nothing to compare
             continue
@@ -430,8 +469,8 @@ def check_mfu(subjects: AuditSubjects) -> Hits:
             )
             yield subject, conflict
         else:
-            # The message calculates with one peak: the highest of the declared precisions. TF32,
-            # which is last, is taken only if they have none.
+            # The message calculates with one peak: the highest of the precisions that the row
+            # names. TF32, which is last, is taken only if they have none.
             yield subject, _describe_mfu_conflict(subject, published_peaks[0])
     for rows in group_subjects(subjects, _get_mfu_key):
         yield from _check_mfu_of_siblings(rows)
@@ -440,14 +479,16 @@ def check_mfu(subjects: AuditSubjects) -> Hits:
 def _get_computed_share(subject: AuditSubject) -> float:
     """Return the share of the FLOPs of a row's tokens that were computed.
 
-    A mixture of experts may drop tokens, whose experts compute nothing. The share is 1 if the row
-    states no dropped tokens, or if the size of the experts is not known.
+    A mixture of experts may drop assignments of tokens to experts, which then compute nothing. The
+    share is 1 if the row states no drops, or if the size of the experts is not known.
     """
-    workload = subject.workload
-    if workload.expert_parameters is None:
+    workload = subject.workload  # what is known of the model
+    if workload.expert_billions is None:
         return 1.0
-    # Billions of the parameters that a token uses: those of its experts, divided by all of them.
-    return 1 - subject.dropped_share * workload.expert_parameters / workload.parameters[0]
+    # FLOPs are in proportion to the parameters that a token uses: billions of those in experts,
+    # divided by billions of all. The first of the latter numbers is that in the model's name.
+    dropped_billions = subject.dropped_share * workload.expert_billions
+    return 1 - dropped_billions / workload.parameter_billions[0]
 
 
 def _has_peak_in(
@@ -456,8 +497,10 @@ def _has_peak_in(
     """Tell whether any of the ranges, times ``factor``, holds a published peak.
 
     Args:
-        ranges: lower and upper end of each, in FLOP/s.
-        published_peaks: in FLOP/s.
+        ranges: those in which a row's MFU and throughput put the peak of its device: lower and
+            upper end of each, in FLOP/s.
+        published_peaks: of the device, in FLOP/s.
+        factor: the share of the FLOPs that was computed.
     """
     for low, high in ranges:
         if any(low * factor <= peak <= high * factor for peak in published_peaks):
@@ -466,11 +509,12 @@ def _has_peak_in(
 
 
 def _get_device_token_rate(subject: AuditSubject) -> float:
-    """Return tokens a second of one device; 0: not known."""
-    if "token/p/s" in subject.figures:
+    """Return the tokens a second of one device; 0: not known."""
+    if "token/p/s" in subject.figures:  # printed for one device
         return subject.figures["token/p/s"]
-    if not subject.world_size:
+    if not subject.world_size:  # the number of devices is not known
         return 0.0
+    # `p_train_tokens` is the rate of all devices.
     return subject.figures.get("p_train_tokens", 0.0) / subject.world_size
 
 
@@ -491,14 +535,16 @@ def _compute_implied_peaks(subject: AuditSubject, slack: float) -> list[tuple[fl
     if not mfu or not token_rate:
         return []
     workload = subject.workload
+    # The size is from `workloads.toml` if the workload has names, else from a column of the row,
+    # else from the model's name. A name rounds the size, `7b`; the other two are exact.
     is_size_from_name = not workload.names and subject.read_setting("parameters") is None
-    # A name rounds the size, `7b`; a listed size or a column is exact.
     size_slack = 1 + _SIZE_TOLERANCE if is_size_from_name else 1.0
     ranges = []
-    for billions in workload.parameters:
+    for billions in workload.parameter_billions:
         for flops_per_parameter in workload.flops_per_parameter:
             flops_per_token = billions * 1e9 * flops_per_parameter
-            implied_peak = 100 * token_rate * flops_per_token / mfu  # without attention
+            # MFU is in per cent of the peak. Attention is not counted yet.
+            implied_peak = 100 * token_rate * flops_per_token / mfu
             for low, high in _compute_attention_factors(subject, billions * 1e9):
                 min_peak = implied_peak * low / slack / size_slack
                 max_peak = implied_peak * high * slack * size_slack
@@ -511,14 +557,18 @@ def _compute_attention_factors(
 ) -> list[tuple[float, float]]:
     """Return ranges of the factor by which attention may raise the FLOPs of a token.
 
-    If layers and width are known, pages count none of the attention, half of it because it is
-    causal, or all of it. Else the factor is somewhere between none and the most that is possible.
+    If layers and width are known, there are three exact factors: pages count none of the attention,
+    half of it because it is causal, or all of it. Else the factor is somewhere between 1 and the
+    most that is possible.
 
     Args:
         parameters: number of parameters of the model.
+
+    Returns:
+        lower and upper end of each range.
     """
-    workload = subject.workload
-    length = subject.read_setting("seq_length")
+    workload = subject.workload  # what is known of the model
+    length = subject.read_setting("seq_length")  # tokens of a sequence
     if length is None:
         return [(1.0, 1.0 + _MAX_ATTENTION)]
     if workload.layers is None or workload.width is None:
@@ -539,9 +589,9 @@ def _describe_mfu_conflict(subject: AuditSubject, peak: float) -> Message:
     Args:
         peak: in FLOP/s.
     """
-    # The workload lists several possible values of both. The first number of parameters is that in
-    # the model's name.
-    billions = subject.workload.parameters[0]
+    # The workload lists possible numbers of parameters, and of FLOPs per parameter. The message
+    # calculates with the first of each. The first number of parameters is that in the model's name.
+    billions = subject.workload.parameter_billions[0]
     flops_per_parameter = subject.workload.flops_per_parameter[0]
     token_rate = _get_device_token_rate(subject)
     return message(
@@ -559,6 +609,7 @@ def _describe_mfu_conflict(subject: AuditSubject, peak: float) -> Message:
 def _get_mfu_key(subject: AuditSubject) -> Hashable | None:
     """Return a key that rows share if the same throughput gives them the same MFU.
 
+    Such rows are of one table, model, device, precision, sequence length and number of parameters.
     None: it is not a row of a table, or lacks the MFU or the throughput.
     """
     has_both = "MFU" in subject.figures and _get_device_token_rate(subject) > 0
@@ -572,6 +623,8 @@ def _get_mfu_key(subject: AuditSubject) -> Hashable | None:
 def _check_mfu_of_siblings(rows: Sequence[AuditSubject]) -> Hits:
     """Yield the row whose ratio of MFU to throughput differs from that of all other rows.
 
+    It is yielded only if the other rows, its siblings, agree with each other.
+
     Args:
         rows: of one table, model, device, precision and sequence length, so that the ratio should
             be the same in all.
@@ -582,6 +635,7 @@ def _check_mfu_of_siblings(rows: Sequence[AuditSubject]) -> Hits:
         siblings = [other for other in rows if other is not subject]
         ratios = [_divide_mfu_by_token_rate(other) for other in siblings]
         usual_ratio = median(ratios)
+        # Relative difference that may come from rounding of the printed MFU and throughputs.
         slack = _SIBLING_TOLERANCE + subject.compute_rounding("MFU", *TOKEN_RATES)
         slack += max(other.compute_rounding("MFU", *TOKEN_RATES) for other in siblings)
         siblings_agree = max(ratios) <= min(ratios) * (1 + slack)
@@ -592,6 +646,7 @@ def _check_mfu_of_siblings(rows: Sequence[AuditSubject]) -> Hits:
                 rows=len(siblings),
                 line=siblings[0].line,
                 mfu=subject.figures["MFU"],
+                # The MFU that this row would have by the usual ratio.
                 usual=usual_ratio * _get_device_token_rate(subject),
             )
             yield subject, conflict

@@ -61,9 +61,10 @@ class Workload(Frozen):
         samples_per_pass: number of training samples in the data set.
         epochs: passes over the data set that the configuration allows.
         flops_per_sample: model FLOPs to train on one sample, if samples have a fixed size.
-        parameters: possible numbers of parameters in billions; that in the model's name first.
-        expert_parameters: of a mixture, those of the experts of one token in billions, which are
-            among ``parameters``.
+        parameter_billions: possible numbers of parameters in billions; that in the model's name
+            first; of a mixture of experts only the parameters that a token uses.
+        expert_billions: of a mixture of experts, billions of parameters in the experts that a token
+            uses. ``parameter_billions`` includes them.
         flops_per_parameter: possible FLOPs of a token per parameter: 6 if all parameters are
             trained, 4 if adapters are, 2 if none are.
         layers: of a transformer: attention costs 12 x layers x width x sequence FLOPs a token.
@@ -78,38 +79,43 @@ class Workload(Frozen):
     samples_per_pass: int | None = None
     epochs: int | None = None
     flops_per_sample: float | None = None
-    parameters: tuple[float, ...] = ()
-    expert_parameters: float | None = None
+    parameter_billions: tuple[float, ...] = ()
+    expert_billions: float | None = None
     flops_per_parameter: tuple[float, ...] = (FLOPS_ALL_TRAINED,)
     layers: int | None = None
     width: int | None = None
     matmul_parameters: float | None = None
     sequence_length: int | None = None
 
-    def compute_sample_flops(self, sequence: int | None) -> float | None:
+    def compute_sample_flops(self, sequence_length: int | None) -> float | None:
         """Return the FLOPs to train on one sample; None: not known.
 
+        A transformer is described by its layers, its width (the hidden size) and its number of
+        parameters without embeddings. Other models have a listed number of FLOPs, or none.
+
         Args:
-            sequence: tokens of the sample; None: not known.
+            sequence_length: tokens of the sample; None: not known.
         """
         if self.matmul_parameters is None or self.layers is None or self.width is None:
-            return self.flops_per_sample  # samples are no sequences, but may have a fixed size
-        if sequence is None:
+            return self.flops_per_sample  # of a sample of fixed size, such as an image
+        if sequence_length is None:
             return None
         # FLOPs of a token for the products of queries, keys and values, forward and backward (PaLM,
         # appendix B, https://arxiv.org/abs/2204.02311).
-        attention = 12 * self.layers * self.width * sequence
-        return sequence * (FLOPS_ALL_TRAINED * self.matmul_parameters + attention)
+        attention = 12 * self.layers * self.width * sequence_length
+        # A token also needs 6 FLOPs for each parameter.
+        return sequence_length * (FLOPS_ALL_TRAINED * self.matmul_parameters + attention)
 
 
 @cache
 def find_workload(case: str | None, model: str) -> Workload:
-    """Return what is known of a case or a model; an empty workload if nothing is.
+    """Return what ``workloads.toml`` lists of a case or a model; an empty workload if nothing.
 
     Args:
-        case: name of the case; None: the row is of no case.
-        model: name of the model as printed.
+        case: name of the case; None: the row is of no case of this program.
+        model: name of the model as a page prints it.
     """
+    # `workload.names` are the names that pages print, in this form: `llama2 7b` for `Llama2-7B`.
     name = re.sub(r"[\s_-]+", " ", model).strip().lower()
     for workload in list_workloads():
         if name in workload.names or (case is not None and workload.case == case):
@@ -118,22 +124,28 @@ def find_workload(case: str | None, model: str) -> Workload:
 
 
 def _add_case_data(workload: Workload) -> Workload:
-    """Return the workload with the size of the data set, which its case's references state."""
+    """Return the workload of a model with the number of training samples in its data set.
+
+    If a case of this program is the same workload, the case has a file ``reference.toml`` with its
+    published results, which also states this number. The workload of other models is unchanged.
+    """
     if workload.case is None:
         return workload
-    samples = reference.read_references(workload.case).samples_per_pass
-    return workload.model_copy(update={"samples_per_pass": samples})
+    samples_per_pass = reference.read_references(workload.case).samples_per_pass
+    return workload.model_copy(update={"samples_per_pass": samples_per_pass})
 
 
 def find_row_workload(row: Row) -> Workload:
     """Return what is known of a row's model; an empty workload if nothing is.
 
     If ``workloads.toml`` does not list the model, only its number of parameters is known: from a
-    column of the row, or from the name: ``qwen3_8b``.
+    column of the row, or from the name: ``qwen3_8b``. The FLOPs of a token per parameter follow
+    from what the row trains: all parameters, or adapters only.
     """
     listed_workload = find_workload(row.case, row.model)
-    if listed_workload.names:
+    if listed_workload.names:  # not empty: the file lists the model
         return listed_workload
+    # `changes` are the settings that the row prints, by name.
     num_parameters = read_parameter_count(row.changes.get("parameters", ""))
     if not num_parameters:
         num_parameters = read_parameter_count(row.model)
@@ -143,7 +155,7 @@ def find_row_workload(row: Row) -> Workload:
     if num_parameters is None or is_used_number_unknown:
         return Workload()
     factor = FLOPS_ADAPTERS_TRAINED if trains_adapters(row) else FLOPS_ALL_TRAINED
-    return Workload(parameters=(num_parameters / _BILLION,), flops_per_parameter=(factor,))
+    return Workload(parameter_billions=(num_parameters / _BILLION,), flops_per_parameter=(factor,))
 
 
 class UnknownModels(NamedTuple):
@@ -159,7 +171,7 @@ class UnknownModels(NamedTuple):
 
 
 def count_unknown_models(rows: Iterable[Row]) -> UnknownModels:
-    """Count the rows of whose model nothing is known."""
+    """Count the rows of whose model nothing is known: those per name, and those without a name."""
     num_unnamed = 0
     counts: Counter[str] = Counter()
     for row in rows:
@@ -176,18 +188,19 @@ def count_unknown_models(rows: Iterable[Row]) -> UnknownModels:
 def read_parameter_count(text: str) -> float | None:
     """Return the number of parameters in a name or a cell; None: there is none.
 
-    Forms: ``qwen3_8b``, ``7 B``, ``6658859008``. ``30b-a3b`` gives 3e9, the parameters that a token
-    uses. ``8x7b`` gives None: it does not say how many a token uses.
+    Forms: ``qwen3_8b``, ``350m``, ``7 B``, ``6658859008``. ``30b-a3b`` is a mixture of experts and
+    gives 3e9, the parameters that a token uses. ``8x7b``, eight experts of 7e9 parameters, gives
+    None: it does not say how many a token uses.
     """
-    active = _ACTIVE_PARAMETERS.search(text)
+    active = _ACTIVE_PARAMETERS.search(text)  # `a3b`; the group is `3`
     if active:
         return float(active[1]) * _BILLION
-    if _EXPERTS_TIMES_SIZE.search(text):
+    if _EXPERTS_TIMES_SIZE.search(text):  # `8x7b`
         return None
-    size = _SIZE_WITH_UNIT.search(text.replace("_", " "))
+    size = _SIZE_WITH_UNIT.search(text.replace("_", " "))  # `8b`; the groups are `8` and `b`
     if size:
         return float(size[1]) * (_BILLION if size[2].lower() == "b" else _MILLION)
-    if not _COUNT.fullmatch(text):
+    if not _COUNT.fullmatch(text):  # not a bare number
         return None
     count = float(text.replace(",", ""))
     # A small number without a unit counts something else.
@@ -198,8 +211,8 @@ def is_mixture(model: str) -> bool:
     """Tell whether a model is a mixture of experts: a token needs only some of its parameters."""
     # Only mixtures have sizes such as `8x7b` and `30b-a3b`.
     has_mixture_size = _EXPERTS_TIMES_SIZE.search(model) or _ACTIVE_PARAMETERS.search(model)
-    # A name of a mixture may have several words (`deepseek v3`), so that the joined words are
-    # searched.
+    # `mixtures` of `workloads.toml` are parts of names, some of several words (`deepseek v3`), so
+    # that the joined words are searched.
     name = " ".join(split_words(model))
     has_mixture_name = any(mixture in name for mixture in _read_document()["mixtures"])
     return bool(has_mixture_size) or has_mixture_name
@@ -208,31 +221,36 @@ def is_mixture(model: str) -> bool:
 def trains_adapters(row: Row) -> bool:
     """Tell whether a row says that only adapters are trained.
 
-    It does if fewer than half of its parameters are trained. It also does if its model, settings or
-    configuration, the headings above it or its file have a word of ``adapters`` in
-    ``workloads.toml``, such as ``lora``.
+    It does if it prints that fewer than half of its parameters are trained. It also does if one of
+    its texts has a word such as ``lora``: the name of its model, the headings above it, its label,
+    its settings, or the name of its file. ``workloads.toml`` lists these words as ``adapters``.
     """
-    settings = " ".join(f"{name} {value}" for name, value in row.changes.items())
-    row_words = split_words(f"{row.model} {row.section} {row.configuration} {settings} {row.file}")
+    # `changes` are the settings that the row prints, by name.
     total = read_parameter_count(row.changes.get("parameters", ""))
     trained = read_parameter_count(row.changes.get("trainable_parameters", ""))
     if total is not None and trained is not None and trained < total / 2:
         return True
+    settings = " ".join(f"{name} {value}" for name, value in row.changes.items())
+    row_words = split_words(f"{row.model} {row.section} {row.configuration} {settings} {row.file}")
     return any(word in row_words for word in _read_document()["adapters"])
 
 
 def find_sequence_length(settings: Mapping[str, str]) -> str | None:
-    """Return the text of the setting that is a sequence length; None: there is no such setting."""
+    """Return the printed sequence length of a row, such as ``2048``; None: it prints none.
+
+    Args:
+        settings: all settings of the row by name; names and values are as printed.
+    """
     normalized = {name.lower().replace(" ", "_"): value for name, value in settings.items()}
-    for name in _SEQUENCE_SETTINGS:
+    for name in _SEQUENCE_SETTINGS:  # `seq_length`, `max_length` and other names for it
         if name in normalized:
             return normalized[name]
     return None
 
 
 def parse_sequence_length(text: str) -> int | None:
-    """Return the tokens of ``2048`` or ``2k``; None: the text is not a single number."""
-    match = _SEQUENCE_LENGTH.fullmatch(text.strip())
+    """Return the tokens of a printed length, 2048 of ``2048`` and of ``2k``; None: another form."""
+    match = _SEQUENCE_LENGTH.fullmatch(text.strip())  # its groups: the digits, and `k` or nothing
     if match is None:
         return None
     factor = 1024 if match[2] else 1
@@ -241,12 +259,16 @@ def parse_sequence_length(text: str) -> int | None:
 
 @cache
 def list_workloads() -> list[Workload]:
-    """Return the models of ``workloads.toml``: first the full entries, then the list ``sizes``."""
+    """Return the models of ``workloads.toml``.
+
+    First come the entries ``workload``. The entries ``sizes`` follow: language models of which only
+    the size is listed. Both have the fields of ``Workload`` as keys.
+    """
     entries = (*_read_document()["workload"], *_read_document()["sizes"])
     return [Workload.model_validate(entry) for entry in entries]
 
 
 @cache
 def _read_document() -> dict[str, Any]:
-    """Return the content of ``workloads.toml``."""
+    """Return the content of ``workloads.toml``, which lists what is known of published models."""
     return read_toml(Path(__file__).with_name("workloads.toml"))

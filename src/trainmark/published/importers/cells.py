@@ -57,11 +57,13 @@ class CellError(ValueError):
 
 
 def mark_decimal_commas(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> list[Column]:
-    """Return the columns of a table with a mark on those that print decimal commas.
+    """Return the columns of a table, with ``decimal_comma`` set if they print decimal commas.
 
-    A column does if its cells have no points, and at least one comma cannot separate thousands.
+    A column prints them if its numbers have no points, and at least one comma cannot separate
+    thousands: ``0,12``.
 
     Args:
+        columns: of the table, read from its headers.
         rows: the cells of each line, at least as many as there are columns.
     """
     marked_columns = []
@@ -70,7 +72,7 @@ def mark_decimal_commas(columns: Sequence[Column], rows: Sequence[Sequence[str]]
         numbers = [text for text in texts if re.search("[0-9]", text)]
         has_decimal_comma = any(_DECIMAL_COMMA.match(number) for number in numbers)
         has_point = any("." in number for number in numbers)
-        # A single number is not enough to tell.
+        # One number alone is not enough to tell.
         prints_decimal_commas = len(numbers) > 1 and has_decimal_comma and not has_point
         marked_columns.append(replace(column, decimal_comma=prints_decimal_commas))
     return marked_columns
@@ -81,16 +83,17 @@ def read_cell(text: str, column: Column, *, world_size: int | None = None) -> di
 
     Args:
         text: the cell as printed.
+        column: what the header says of the cells: figure, unit, and how to read them.
         world_size: devices of the row: a formula that divides by them has the rate of one device;
             None: not known.
 
     Raises:
-        CellError: the cell does not have what its column holds.
+        CellError: the cell cannot be read as a value of its column: no number, or another unit.
     """
     # Of `304.3 +/- 0.5` the value counts. `~` is not lost: the audit reads it in the text, which
     # the reading keeps.
     cell = _SPREAD.sub("", strip_markup(text).lstrip("~≈ "))
-    if column.decimal_comma:
+    if column.decimal_comma:  # the column prints `0,12` for 0.12
         cell = cell.replace(",", ".")
     # The header has no unit, so the unit in the cell decides which figure it is.
     if column.has_unit_in_cells and not is_without_value(text):
@@ -107,10 +110,13 @@ def _read_values(text: str, cell: str, column: Column) -> Mapping[str, float | N
     Args:
         text: the cell as printed.
         cell: the same without markup, a leading ``~`` and the spread behind the value, ``+/- 0.5``.
+        column: what the header says of the cells. Its ``role`` is ``target`` if they print the
+            wanted value of a quality, which gets the name ``accuracy_target``.
     """
     name = f"{column.name}_target" if column.role == "target" else column.name
     if is_without_value(text):
         return {name: None}
+    # The text of the unit in the header, `h` of `e2e_time (h)`.
     header_unit = column.printed_unit.printed if column.printed_unit else ""
     cell_with_unit = f"{cell} {header_unit}".strip()
     # Memory, qualities and percentages have parsers of their own, which read a unit only behind the
@@ -131,12 +137,13 @@ def _apply_cell_unit(column: Column, cell: str, world_size: int | None) -> tuple
     formula is behind its last ``=``.
 
     Args:
-        column: whose header has no unit.
+        column: whose header has no unit; its ``name`` is the header without words for precisions:
+            ``throughput`` of ``throughput (bf16)``.
         cell: a number with a unit, or a formula: ``17.23 * 2048 / 8 = 4410 tokens/s``, which has
             the rate of one device if it divides by the number of devices.
         world_size: devices of the row; None: not known.
     """
-    result = cell.rpartition("=")[2].strip()
+    result = cell.rpartition("=")[2].strip()  # of a formula; else the whole cell
     seconds = _parse_duration(result)
     # `1h22min` has two parts with a unit, `03:19:59` has none. `82min` has one: it is a number with
     # a unit, and is read below.
@@ -147,7 +154,7 @@ def _apply_cell_unit(column: Column, cell: str, world_size: int | None) -> tuple
     unit = parse_unit(result[match.end() :]) if match else None
     if unit is None:  # a bare number stays a figure without a unit
         return column, result
-    divisor = _DIVISOR.search(cell)
+    divisor = _DIVISOR.search(cell)  # `/ 8 =`; the group is `8`
     if divisor and unit.quantity == "rate":
         # A formula that divides by the devices has the rate of one device. If their number is not
         # known, the divisor is taken for it.
@@ -155,32 +162,39 @@ def _apply_cell_unit(column: Column, cell: str, world_size: int | None) -> tuple
         # A formula that divides by something else keeps the rate that its unit says.
         if divides_by_devices:
             unit = replace(unit, per_device=True)
+    # The figure follows from both: `throughput` in `tokens/s` is the rate of tokens.
     figure_column = make_unit_column(column.header, column.name, unit)
-    # `_read_values` puts the unit of the column behind a memory: here the cell has it already.
+    # `_read_values` puts the unit of the header, `printed_unit`, behind a memory. Here the result
+    # has it already.
     if figure_column.cell_kind == "memory":
         figure_column = replace(figure_column, printed_unit=None)
     return figure_column, result
 
 
 def _read_figure(cell: str, column: Column) -> float:
-    """Return the value of a cell in the unit of its column.
+    """Return the value of a cell in the unit in which records have the figure of its column.
+
+    Args:
+        cell: a number with or without a unit, a duration such as ``1h22min``, or a formula whose
+            result is behind its last ``=``.
+        column: its ``unit`` is the unit of the returned value, ``unit_factor`` the factor of that
+            to the base unit, ``printed_unit`` the unit in the header, and ``cell_unit`` the one
+            that cells may repeat behind their number.
 
     Raises:
         CellError: the cell is not a number, or has a unit that measures something else.
     """
-    # `column.unit` is the unit of the result, `printed_unit` the one in the header, and `cell_unit`
-    # the one that cells may repeat.
     if column.unit == "s":
         seconds = _parse_duration(cell)
         if seconds is not None:
             return seconds
-    result = cell.rpartition("=")[2].strip()  # of a formula
+    result = cell.rpartition("=")[2].strip()  # of a formula; else the whole cell
     match = _NUMBER.match(result)
     if match is None or _UNCLEAR_COMMA.match(result):  # `0,5`: its comma separates no thousands
         raise _make_error(cell, column)
     value = float(match[0].replace(",", ""))
     text_behind = result[match.end() :].strip()
-    multiple = _RATE_MULTIPLES.get(text_behind.casefold())
+    multiple = _RATE_MULTIPLES.get(text_behind.casefold())  # 1e6 of `34.08M`
     # Only of rates: behind a time, `m` stands for minutes.
     if multiple and column.cell_unit and column.cell_unit.quantity == "rate":
         value *= multiple
@@ -199,11 +213,16 @@ def _read_figure(cell: str, column: Column) -> float:
 
 
 def _is_same_quantity(unit: Unit, column: Column) -> bool:
-    """Tell whether the unit in a cell measures what its column does."""
-    expected = column.cell_unit
+    """Tell whether the unit in a cell measures what its column does.
+
+    Args:
+        unit: the one in the cell.
+    """
+    expected = column.cell_unit  # that of the header; else that of records; None: neither has one
     if expected is None:
         return False
-    # `work` is what a rate counts: samples, tokens or steps.
+    # `quantity` is `time`, `memory`, `rate` or the like. `work` is what a rate counts: samples,
+    # tokens or steps.
     if unit.quantity != expected.quantity or unit.work != expected.work:
         return False
     # A cell may leave out that a rate is that of one device if the column says it. A cell must not
@@ -212,7 +231,7 @@ def _is_same_quantity(unit: Unit, column: Column) -> bool:
 
 
 def _make_error(cell: str, column: Column) -> CellError:
-    """Return the error that a cell is not a number in the unit of its column."""
+    """Return the error that a cell is not a number in the unit that its column expects."""
     unit = column.cell_unit.printed if column.cell_unit else None
     return CellError(message("cell_is_no_number", text=cell[:_MAX_TEXT], units=unit))
 
@@ -220,11 +239,12 @@ def _make_error(cell: str, column: Column) -> CellError:
 def _parse_duration(cell: str) -> float | None:
     """Return the seconds of ``1h22min`` or ``03:19:59``; None: the cell has no such form."""
     text = cell.strip().casefold()
-    clock = _CLOCK.fullmatch(text)
+    clock = _CLOCK.fullmatch(text)  # its groups: hours, minutes, seconds
     if clock:
         return 3600 * int(clock[1]) + 60 * int(clock[2]) + float(clock[3])
+    # The groups of each part are its number and its unit: `22` and `min`.
     parts = list(_PART_OF_TIME.finditer(text))
-    if not parts or "".join(part[0] for part in parts) != text:
+    if not parts or "".join(part[0] for part in parts) != text:  # there is other text besides
         return None
     if not all(part[2] in _TIME_UNITS for part in parts):
         return None
@@ -251,7 +271,8 @@ def _parse_number(text: str, units: Mapping[str, float]) -> _ParsedNumber:
     match = _NUMBER.match(text)
     if match and not _UNCLEAR_COMMA.match(text):  # `0,5`: its comma separates no thousands
         unit = text[match.end() :].strip().casefold()
-        # An unknown unit makes it NaN, which is refused like a number that is too large.
+        # A unit that is not allowed makes the value NaN. It is refused then, as is infinity, which
+        # a number that is too large becomes.
         value = float(match[0].replace(",", "")) * units.get(unit, math.nan)
         if math.isfinite(value):
             return _ParsedNumber(value, unit)
