@@ -269,7 +269,8 @@ class Readings:
         speed since the counter and its clock began at 0.
 
         Args:
-            done: work that the counter shows.
+            line: of the last reading.
+            done: work that the counter shows, such as steps.
             clock_s: seconds that the clock shows.
         """
         last = self._last_counter
@@ -280,16 +281,23 @@ class Readings:
         elapsed_s = clock_s - last.clock_s
         if elapsed_s > 0:
             speed = (done - last.done) / elapsed_s
+            # The seconds are the weight of the speed in the mean, so the work is not needed.
             self.add(line, speed, context, seconds=elapsed_s, work=math.nan)
 
     def read_work(self, line: LogLine) -> float:
-        """Return the samples or tokens of the step or interval of a line; NaN: not known."""
+        """Return the samples or tokens of the step or interval of a line; NaN: not known.
+
+        They are the weights of rates in a mean, so they need only be proportional to the work.
+        """
+        # The unit of this source's rates: the form of the log names it, or it stood behind the
+        # first number. Empty: not known.
         unit = normalize_rate_unit(self.source.quantity.unit or self.unit)
         if unit == "samples/s" and line.batch is not None:
-            return line.batch  # the samples of a step, which a rate in samples covers
-        for pair in line.pairs:
-            if is_work_of_step(pair.key):  # in whatever unit: weights need only be proportional
+            return line.batch  # the samples of a step
+        for pair in line.pairs:  # each number with its key, the text before it
+            if is_work_of_step(pair.key):  # such as `tokens per step`, in whatever unit
                 return pair.value
+            # A counter of all samples or tokens until now, such as `consumed samples`.
             if unit and normalize_rate_unit(read_rate_unit_of_counter(pair.key)) == unit:
                 # At the first reading the work so far is NaN, and so is the work of this line.
                 work = pair.value - self._work_so_far
@@ -303,20 +311,25 @@ class LogReader:
 
     Attributes:
         context: what the lines said besides values.
-        readings: the values of each source.
+        readings: the values of each source, which is a key in the log or a form in which a known
+            trainer prints its speed.
         num_lines_of_preset: number of lines that have the form of each preset.
         last_loss_of: the last loss with each key; with an empty key, the main loss of training.
         wanted_loss: the last number behind the user's keyword for the loss; None: there is none.
         key_counts: how often each key of a number stands in the first lines.
         last_value_of: the last value of each of these keys.
-
-    Args:
-        preset: the one that the user names; its lines count even if its signature does not fit.
-        skip: values to leave out at the beginning of a run.
-        loss_keyword: text before the loss that the user wants; empty: any loss of training.
     """
 
     def __init__(self, preset: str, skip: int, loss_keyword: str = "") -> None:
+        """Start with no line read.
+
+        Args:
+            preset: the log format of a known trainer that the user names. Numbers behind its keys
+                count even on lines that do not look like its own. ``auto``: the user names none;
+                ``plain``: a trainer that is not known.
+            skip: values to leave out at the beginning of a run.
+            loss_keyword: text before the loss that the user wants; empty: any loss of training.
+        """
         self.preset = preset
         self.skip = skip
         self.wanted_loss: float | None = None
@@ -326,16 +339,18 @@ class LogReader:
             self._wanted_loss_pattern = re.compile(make_number_pattern(loss_keyword))
         # Runs of logs of events, such as MLPerf's; all other lines give values.
         self._events = EventReader()
-        self._ended_runs: list[EventRun] = []  # those that another run has followed
+        self._ended_runs: list[EventRun] = []  # of events; another run has followed each
         self.context = LogContext()
         self.readings: dict[SourceKey, Readings] = {}
         self.num_lines_of_preset: Counter[str] = Counter()
         self.last_loss_of: dict[str, float] = {}
-        # Of the numbers in the first lines, which are shown to the user if none of them is a speed.
+        # How often each key, the text before a number, stands in the first lines, and its last
+        # value. The user sees them if none of the numbers is a speed.
         self.key_counts: Counter[str] = Counter()
         self.last_value_of: dict[str, float] = {}
-        self._sources_by_key = list_sources_by_key()
-        # The empty key stands for the main loss, whatever it is called.
+        self._sources_by_key = list_sources_by_key()  # in which known trainers print their speed
+        # The keys of the losses of all presets. The empty key stands for the main loss of a log,
+        # whatever it is called.
         self._loss_keys = {preset.loss for preset in PRESETS.values()} | {""}
         # A key of a preset with anything behind it, even if that is no number.
         self._key_patterns = {
@@ -344,11 +359,18 @@ class LogReader:
 
     @property
     def event_runs(self) -> list[EventRun]:
-        """The runs of PerfLog or MLPerf events in the log."""
+        """The runs of PerfLog or MLPerf events in the log.
+
+        Such logs have a line with a mark for each event of a training. To the runs that ended, the
+        last ones are added, which more lines could continue.
+        """
         return [*self._ended_runs, *self._events.open_runs]
 
     def read(self, lines: Iterable[tuple[int, str]]) -> None:
         """Read all lines: events give runs, other lines give values, losses and their context.
+
+        An event is a line of a PerfLog or MLPerf log. The context is what lines say besides values,
+        such as where a run begins, and which other work than training interrupts it.
 
         Args:
             lines: number and text of each line.
@@ -356,6 +378,7 @@ class LogReader:
         for number, text in lines:
             # The keys of ``FORMS`` are the texts that stand before events, such as `:::MLLOG`.
             if any(mark in text for mark in FORMS):
+                # The event may begin another run: then this gives the run that it ends.
                 self._ended_runs += self._events.feed(number, text)
                 continue
             if self._wanted_loss_pattern is not None and self._loss_keyword in text:
@@ -363,16 +386,17 @@ class LogReader:
                 if match is not None:  # of `1.2K`, the groups are the number and the magnitude `K`
                     self.wanted_loss = parse_number(match[1], match[2])
             self.context.notice_text(number, text)
-            # The keys of the first lines are shown to the user if none of them is a speed.
+            # The keys of the first lines, the texts before numbers, are counted. They are shown to
+            # the user if none of them is a speed.
             is_surveyed = number <= _MAX_SURVEYED_LINES
             line = None
             if is_surveyed or may_have_values(text):
                 line = read_line(number, text)
                 if is_surveyed:
                     self._count_keys(line)
-                if self._add_line(line):
+                if self._add_line(line):  # the line has a value
                     continue
-            # A line without a value may name an evaluation or a checkpoint.
+            # A line without a value may name an evaluation or a checkpoint, which takes time.
             self.context.notice_other_work(text, line)
 
     def _count_keys(self, line: LogLine) -> None:
@@ -380,16 +404,21 @@ class LogReader:
 
         They are shown to the user if no number of the log is known to be a speed or a step time.
         """
-        for pair in line.pairs:
-            if pair.key:
+        for pair in line.pairs:  # each number with its key, the text before it
+            if pair.key:  # empty: only a unit behind the number says what it is
                 self.key_counts[pair.key] += 1
                 self.last_value_of[pair.key] = pair.value
 
     def _add_line(self, line: LogLine) -> bool:
         """Add the values and losses of a line of training; return whether it has a speed or time.
 
-        A preset is the log format of a known trainer. Numbers in no such format are plain: their
-        key or unit says that they are a speed or a step time.
+        A preset is the log format of a known trainer. Each of its sources is a form in which it
+        prints its speed, found by its key, the text before the number. Other numbers are plain:
+        their key or unit says that they are a speed or a step time.
+
+        Args:
+            line: with its numbers and their keys (``pairs``), and with those of them that are a
+                speed or step time (``speeds``), whether a trainer is known or not.
         """
         if line.is_other_work:  # of evaluation or preparation
             return False
@@ -400,7 +429,7 @@ class LogReader:
         if line.speeds or has_loss or presets:
             self.context.notice_values(line)
         has_progress_bar = self._add_progress_bar(line)
-        preset_keys = set()
+        preset_keys = set()  # keys whose numbers are added as those of a preset
         for key in pairs.keys() & self._sources_by_key.keys():
             for source in self._sources_by_key[key]:
                 # The preset that the user names counts even on lines without its signature, the
@@ -409,7 +438,8 @@ class LogReader:
                     self._add_form(line, pairs[key], source)
                     preset_keys.add(key)
         for pair, quantity in line.speeds:
-            # The bar's own `1.67it/s` is a mean; `_add_progress_bar` has added the exact speed.
+            # Without a key, it may be the `1.67it/s` of a progress bar. That is a mean;
+            # `_add_progress_bar` has added the exact speed.
             is_rate_of_bar = has_progress_bar and not pair.key and quantity.kind != "speed"
             # With the preset ``PLAIN``, keys of known trainers count as plain ones, too.
             is_plain = pair.key not in preset_keys or self.preset == PLAIN
@@ -436,7 +466,7 @@ class LogReader:
         A preset is the log format of a known trainer.
 
         Args:
-            pairs: the numbers of the line by their keys.
+            pairs: the numbers of the line by their keys, the texts before them.
         """
         presets = set()
         for name, keys in _KEYS_OF_PRESETS.items():
@@ -447,14 +477,24 @@ class LogReader:
         return presets
 
     def _get_readings(self, source: Source) -> Readings:
-        """Return the readings of a source, which are empty at its first value."""
+        """Return all values of a source so far; at its first value, there are none yet.
+
+        A source is a key in the log, or a form in which a known trainer prints its speed. ``skip``
+        is the number of values that do not count at the beginning of a run.
+        """
+        # ``source.unit`` stands behind numbers without a key; ``quantity.unit`` is that of a speed.
         key = SourceKey(source.preset, source.key, source.unit)
         if key not in self.readings:
             self.readings[key] = Readings(source, skip=self.skip, unit=source.quantity.unit)
         return self.readings[key]
 
     def _add_plain(self, line: LogLine, pair: Pair, quantity: Quantity) -> None:
-        """Add a number whose key or unit says that it is a speed or a step time."""
+        """Add a number that belongs to no known trainer, but whose key or unit says what it is.
+
+        Args:
+            pair: the number with its key, the text before it, and the unit behind it.
+            quantity: what the number measures: a speed or a step time.
+        """
         # Numbers with one key are one source, whatever stands behind them; only numbers without a
         # key are told apart by their unit.
         unit = "" if pair.key else pair.unit
@@ -465,8 +505,14 @@ class LogReader:
     def _add_form(self, line: LogLine, pair: Pair, source: Source) -> None:
         """Add a number that stands in one of the forms in which a known trainer prints its speed.
 
-        Some forms have a clock: the line also prints the time since the start. Then the number is a
-        mean since the start or a counter, and the speed since its last reading is added instead.
+        With some forms, the line also prints the time since the start, behind another key. Then the
+        number is either the mean speed since the start or a counter of the work done. In place of
+        the number, the speed since the last such line is added.
+
+        Args:
+            pair: the number with its key, the text before it.
+            source: its ``form`` has the key of the time in ``clock``; empty: the line has no such
+                time, and the number itself is the speed.
         """
         readings = self._get_readings(source)
         form = source.form
@@ -480,7 +526,7 @@ class LogReader:
         if clock_s is None or not math.isfinite(pair.value):
             readings.reject(line.number, line.text)  # it counts as malformed
             return
-        # At 0 seconds a rate says nothing about the work done.
+        # At 0 seconds a mean rate says nothing about the work done, but a counter does.
         if clock_s > 0 or form.is_counter:
             # A mean rate since the start, times the clock, is the work done until now.
             done = pair.value if form.is_counter else pair.value * clock_s
@@ -493,24 +539,38 @@ class LogReader:
             readings.add_mean_rate(pair.value / clock_s)
 
     def _add_value(self, line: LogLine, pair: Pair, readings: Readings) -> None:
-        """Add a number as it is printed, with the time and work of its line."""
+        """Add a number as it is printed, with the time and the work that its line prints.
+
+        The time or the work, the samples or tokens of a step, is the weight of a rate in the mean.
+
+        Args:
+            pair: the number with its key and the unit behind it.
+            readings: all values of its source so far. Their unit is that of the first number that
+                has one.
+        """
         readings.unit = readings.unit or _read_rate_unit(pair)
         seconds = math.nan
         is_rate = readings.source.quantity.kind != "step_time"
-        if is_rate and line.step_time_s is not None:  # the weight of a rate; times need none
+        if is_rate and line.step_time_s is not None:  # times need no weight
             seconds = line.step_time_s
         work = readings.read_work(line)
         readings.add(line, pair.value, self.context, seconds=seconds, work=work)
 
     def _add_progress_bar(self, line: LogLine) -> bool:
-        """Add the speed by counter and clock of a progress bar; return whether there is one."""
+        """Add the speed by counter and clock of a progress bar; return whether there is one.
+
+        Of ``20/500 [00:12<04:48, 1.67it/s``, the counter is 20 of 500, and the clock is 12 seconds.
+
+        Args:
+            line: ``speeds`` are its numbers that are speeds or step times, such as `1.67it/s`.
+        """
         if "<" not in line.text or not line.speeds:  # a quick test: `[00:12<04:48, 1.67it/s`
             return False
         match = _PROGRESS_BAR.search(line.text)
         clock_s = parse_clock(match["clock"]) if match else None
         if match is None or clock_s is None:
             return False
-        # Weak: what the bar counts may be something else than steps.
+        # It is taken as steps a second. Weak: the bar may count something else than steps.
         quantity = Quantity("steps", "steps/s", is_weak=True)
         # Bars with different totals, such as those of training and evaluation, are two sources.
         key = f"{BAR_KEY} of {match['total']}"
@@ -526,12 +586,15 @@ class LogReader:
         return True
 
     def _reject_malformed(self, line: LogLine, pairs: dict[str, Pair]) -> None:
-        """Count a line of a preset that has a key, but no number behind it.
+        """Count a line of a known trainer that has one of its keys, but no number behind the key.
+
+        ``PLAIN`` stands for the sources of no known trainer.
 
         Args:
             pairs: the numbers of the line by their keys.
         """
-        for (preset, key, _), readings in self.readings.items():
+        # All sources with a value so far, each with its key, the text before its numbers.
+        for (preset, key, _unit), readings in self.readings.items():
             # Plain keys are ordinary words, which also stand in text without a number.
             if preset == PLAIN or key in pairs or key not in line.text:
                 continue
@@ -543,9 +606,13 @@ def _read_rate_unit(pair: Pair) -> str:
     """Return the unit behind the number of a speed: a known unit, else a word such as ``words/s``.
 
     Empty: neither stands there.
+
+    Args:
+        pair: the number with the known unit behind it (``unit``, empty if there is none) and the
+            word behind it (``following``).
     """
     quantity = read_quantity("", pair.unit)
     if quantity is not None and quantity.kind != "step_time":
         return quantity.unit
-    other_unit = _OTHER_RATE_UNIT.fullmatch(pair.following)
+    other_unit = _OTHER_RATE_UNIT.fullmatch(pair.following)  # the group has `words/s`
     return other_unit[1] if other_unit else ""

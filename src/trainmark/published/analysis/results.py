@@ -36,11 +36,11 @@ class Mode(IntEnum):
 
 
 class _ModeRule(NamedTuple):
-    """How a mode computes its result.
+    """How a mode, a formula of the public log analyzer, computes its result.
 
     Args:
-        formula: of the result. ``mean`` is that of the values; ``batch``, ``devices`` and ``/`` in
-            it decide the properties below.
+        formula: its text. ``mean`` is that of the values; ``batch``, ``devices`` and ``/`` in the
+            text decide the properties below.
         unit: of the result; empty: that of the log.
     """
 
@@ -49,17 +49,17 @@ class _ModeRule(NamedTuple):
 
     @property
     def has_batch(self) -> bool:
-        """Whether the result has the batch size as a factor."""
+        """Whether the text of the formula, such as ``batch x mean``, has the batch size."""
         return "batch" in self.formula
 
     @property
     def has_devices(self) -> bool:
-        """Whether the result has the number of devices as a factor."""
+        """Whether the text of the formula, such as ``devices x mean``, has the device count."""
         return "devices" in self.formula
 
     @property
     def divides(self) -> bool:
-        """Whether the mean is a divisor."""
+        """Whether the formula divides by the mean of the values: its text is ``1 / mean`` or so."""
         return "/" in self.formula
 
 
@@ -121,7 +121,7 @@ class Result:
 
 
 def _apply_factor(factor: float, mean: float, *, divides: bool) -> float:
-    """Return the result of a mean: the factor times the mean, or divided by it.
+    """Return the result for a mean of values: the factor times the mean, or divided by the mean.
 
     A mean of 0 has no quotient: its result is 0, which the record counts as failed.
     """
@@ -136,6 +136,8 @@ def compute_result(sample: Sample, options: Options, *, keyword_given: bool) -> 
     A mode is a formula of the public log analyzer, such as ``batch x devices / mean``.
 
     Args:
+        sample: the values of the log that count, with the batch sizes that it prints.
+        options: of the user, by the names of the public log analyzer.
         keyword_given: the values were read by the user's keyword. If the user gives no mode, the
             public tool's default holds, and units of time are those of the options alone.
 
@@ -143,7 +145,8 @@ def compute_result(sample: Sample, options: Options, *, keyword_given: bool) -> 
         UsageError: a mode without its batch size, a unit that would only rename the result, or
             ``steps_per_value`` for values that are not times.
     """
-    # ``index`` is the kind of the figure; all modes are about speeds.
+    # The option ``index`` is the number of a kind of figure: speed, memory, and so on. Modes are
+    # only about speeds.
     if options.index != _SPEED_INDEX:
         return _take_value_as_is(sample, options)
     batch: float | None = options.base_batch_size  # of one device
@@ -152,6 +155,7 @@ def compute_result(sample: Sample, options: Options, *, keyword_given: bool) -> 
         batch = float(sample.batches.mean())
     mode = _choose_mode(sample, options, has_batch=batch is not None, keyword_given=keyword_given)
     rule = _RULES[mode]
+    # The factor collects all of the formula but the mean: batch, devices, units of time.
     factor = 1.0
     if rule.has_batch:
         if batch is None:
@@ -164,8 +168,9 @@ def compute_result(sample: Sample, options: Options, *, keyword_given: bool) -> 
         factor *= batch
     if rule.has_devices:
         factor *= _count_devices(sample, options, is_batch_of_log=is_batch_of_log)
-    scale = _compute_scale(sample, options, mode)  # of each value, so also of their mean
-    # A rule that divides has the mean, and so its scale, in the denominator.
+    # The scale turns the values, and so their mean, into seconds a step or into a rate a second.
+    scale = _compute_scale(sample, options, mode)
+    # If the formula divides by the mean, it also divides by the mean's scale.
     factor = factor / scale if rule.divides else factor * scale
     log_unit = ""  # not known: then the user's `ips_unit` is taken
     if mode == Mode.SPEED_OF_DEVICES:  # the result counts what the values count
@@ -183,7 +188,8 @@ def compute_result(sample: Sample, options: Options, *, keyword_given: bool) -> 
 
 def _take_value_as_is(sample: Sample, options: Options) -> Result:
     """Return the result for values that are no speeds: the largest one, or their mean."""
-    if options.index in _INDEXES_OF_LARGEST:  # the values are memory or batch sizes
+    # The option ``index`` is the number of a kind of figure; these are memory and batch sizes.
+    if options.index in _INDEXES_OF_LARGEST:
         name = "largest"
         value = float(sample.values.max())
     else:
@@ -194,7 +200,7 @@ def _take_value_as_is(sample: Sample, options: Options) -> Result:
         unit=options.ips_unit or "",
         how=f"the {name} of the log's values, unchanged",
         batch=options.base_batch_size,
-        factor=1.0,
+        factor=1.0,  # the mean is not multiplied
         divides=False,
     )
 
@@ -203,32 +209,43 @@ def _choose_mode(sample: Sample, options: Options, *, has_batch: bool, keyword_g
     """Return the user's mode, else the mode that fits the values.
 
     A mode is a formula of the public log analyzer by which the result follows from the values.
+    ``options.model_mode`` is the number of the mode that the user wants; None: the program chooses.
 
     Args:
+        sample: the values of the log that count.
         has_batch: the batch size is known, so steps can be converted to samples.
         keyword_given: the values were read by the user's keyword.
     """
     if options.model_mode is not None:
         return Mode(options.model_mode)
-    # The keyword is not a key of a known trainer: the default of the public log analyzer holds.
+    # A preset is the log format of a known trainer. Without one, nothing but the keyword is known
+    # of the values: the default of the public log analyzer holds.
     if keyword_given and not sample.source.preset:
         return Mode.SPEED_OF_DEVICES
     modes = _DEFAULT_MODES_WITH_BATCH if has_batch else _DEFAULT_MODES
-    return modes[sample.source.quantity.kind]
+    return modes[sample.source.quantity.kind]  # step times, steps a second, or a speed
 
 
 def is_of_job(sample: Sample, options: Options) -> bool:
-    """Tell whether a speed counts as that of the whole job: it is not multiplied by devices."""
+    """Tell whether a speed counts as that of the whole job: it is not multiplied by devices.
+
+    A speed that is not printed as that of one device is taken as that of the job. But if the user
+    gives the mode, or only a keyword, the formula of the public log analyzer is used as it is; it
+    may multiply by the number of devices.
+
+    Args:
+        sample: its source says what the values measure (``quantity``), and by which ``preset``, the
+            log format of a known trainer, they were found; empty: by a keyword of the user.
+    """
     quantity = sample.source.quantity
-    # A speed that is not printed as that of a device is taken as that of the job.
-    # With a mode of the user, or with a keyword alone (its source has no preset), the formula of
-    # the public log analyzer holds as it is.
     is_known = bool(sample.source.preset) and options.model_mode is None
     return is_known and quantity.kind == "speed" and quantity.scope != "device"
 
 
 def _count_devices(sample: Sample, options: Options, *, is_batch_of_log: bool) -> int:
     """Return by how many devices to multiply: 1 if the result is of the whole job already.
+
+    The option ``gpu_num`` is the number of devices of the job; None: the user does not give it.
 
     Args:
         is_batch_of_log: the batch size is read from the log, which prints that of all devices.
@@ -240,6 +257,12 @@ def _count_devices(sample: Sample, options: Options, *, is_batch_of_log: bool) -
 
 def _compute_scale(sample: Sample, options: Options, mode: Mode) -> float:
     """Return the factor that turns a value into seconds a step, or into a rate a second.
+
+    Args:
+        sample: its source says what the values measure: their unit of time, and how many steps a
+            printed time covers.
+        options: of the user; ``time_unit`` and ``steps_per_value`` outweigh what the log says.
+        mode: the formula of the public log analyzer that is applied to the values.
 
     Raises:
         UsageError: ``steps_per_value`` is given, but the mode's values are not times.
@@ -253,10 +276,12 @@ def _compute_scale(sample: Sample, options: Options, mode: Mode) -> float:
     scale = 1.0
     if options.time_unit is not None:  # as in the public tool, `ms` divides rates by 1000, too
         scale = 1e-3 if options.time_unit == "ms" else 1.0
-    elif sample.source.preset:  # of a keyword of the user, only the option gives the unit
+    # The preset is the log format of a known trainer. Without one, the values were read by the
+    # user's keyword: then only the option gives the unit of time.
+    elif sample.source.preset:
         is_time = quantity.kind == "step_time"
         scale = quantity.time_unit_s if is_time else 1 / quantity.time_unit_s
-    if mode in STEP_TIME_MODES:
+    if mode in STEP_TIME_MODES:  # from the time of several steps to that of one
         scale /= steps if steps is not None else quantity.num_steps
     return scale
 

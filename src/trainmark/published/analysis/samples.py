@@ -86,7 +86,7 @@ class Sample:
 
     @property
     def is_rate(self) -> bool:
-        """Tell whether larger values are faster."""
+        """Tell whether the values are rates, so that larger ones are faster, and not step times."""
         return self.source.quantity.kind != "step_time"
 
     @property
@@ -100,7 +100,7 @@ class Sample:
 def compute_costs(values: Array, *, is_rate: bool) -> Array:
     """Return numbers proportional to the time of a step, of values that are times or rates.
 
-    A rate of 0 or less, which has no time, costs 0.
+    They are the times themselves, or 1 / rate. A rate of 0 or less, which has no time, gives 0.
     """
     if not is_rate:
         return values
@@ -112,19 +112,25 @@ def take_sample(
 ) -> Sample | None:
     """Return the values of a source that count; None: there are none.
 
+    A source is a key in the log, which is the text before a number, or a form in which a known
+    trainer prints its speed.
+
     Args:
+        readings: all values of the source, separately for each run in the log.
         context: what the lines of the log say besides values, such as where runs begin and end.
         skip: values to leave out at the beginning of a run.
         is_from_closing_line: values are from a line at the end, so the last one is of the whole
             run.
     """
     source = readings.source
-    # The last of several means since the start covers them all, so nothing is skipped.
+    # A running mean is a mean since the start: the last one covers all steps. A line at the end
+    # covers them too. So nothing is skipped.
     only_last_counts = is_from_closing_line or source.is_running_mean
     run, notes = _choose_run(readings, context, skip=0 if only_last_counts else skip)
     if run is None:
         return None
-    if _is_time_since_start(source, np.frombuffer(run.values)):  # they are no times of steps
+    # Such values count the seconds since the start of the run: they are no times of steps.
+    if _is_time_since_start(source, np.frombuffer(run.values)):
         return None
     if only_last_counts:
         # ``skip`` is passed only for a note that it has no effect.
@@ -144,13 +150,15 @@ def _take_counted_values(
     prints it; else the value does not count if it is longer than usual.
 
     Args:
-        notes: on the choice of the run; further notes are appended.
+        readings: all values of the source, a key in the log; some of its facts hold for all runs.
+        run: the values of the run that was chosen.
+        notes: for the user, on the choice of the run; further notes are appended.
     """
     source = readings.source
     is_rate = _is_rate(source)
     printed_values = np.frombuffer(run.values)
     values = printed_values.copy()
-    batches = np.frombuffer(run.batches)
+    batches = np.frombuffer(run.batches)  # samples of a step for each value; NaN: not printed
     is_counted = np.arange(len(values)) >= skip
     num_malformed = readings.num_malformed
     has_batch = np.isfinite(batches)
@@ -163,10 +171,11 @@ def _take_counted_values(
         return None
     has_corrections = bool((printed_values != values).any())
     counted = values[is_counted]
+    # The time, and the samples or tokens, that each value covers; NaN: not known.
     seconds = np.frombuffer(run.seconds)[is_counted]
     work = np.frombuffer(run.work)[is_counted]
     weights, weighted_by = _compute_weights(counted, seconds, work, is_rate=is_rate)
-    # It shows how much the result changes by what is left out or corrected.
+    # A comparison with this mean shows how much the left-out and corrected values matter.
     mean_of_all = None
     if num_left_out or has_corrections:
         mean_of_all = float(printed_values[skip:].mean())
@@ -193,15 +202,18 @@ def _take_counted_values(
 
 
 def _note_resume(readings: Readings, sample: Sample) -> None:
-    """Add a note if a mean since the start counts work from before a resume.
+    """Add a note to a sample if the trainer's mean since the start counts work before a resume.
 
-    Such a mean begins far too high, because its clock began at the resume, and falls.
+    Some trainers print the mean speed since the start: the work done until now, divided by the time
+    on a clock. After a resume from a checkpoint, the work includes that of the earlier run, but the
+    clock begins at 0. So the mean is far too high at first, and then falls.
 
     Args:
-        sample: speeds since the line before, which a resume does not change: the work done since
-            then, divided by the time on the clock.
+        readings: of the key in the log; ``first_mean_rate`` and ``last_mean_rate`` are the means.
+        sample: the speeds between two lines, which a resume does not change: the work done between
+            them, divided by the time between them.
     """
-    form = readings.source.form
+    form = readings.source.form  # the form in which a known trainer prints its speed
     if form is not None and form.is_counter:
         return  # the log has the counter itself, and no mean that could mislead
     first_rate = readings.first_mean_rate
@@ -219,10 +231,13 @@ def _note_resume(readings: Readings, sample: Sample) -> None:
 def take_only_mean(readings: Readings) -> Sample | None:
     """Return the mean since the start that a log prints only once; None: it prints more, or none.
 
-    It is as good as a closing line. From several such means, the speed between them is computed
-    instead.
+    Like a closing line, which a trainer prints at the end, it is about the whole run. From several
+    such means, the speeds between them are computed instead.
+
+    Args:
+        readings: of the key of the mean. Its values are the speeds between two means.
     """
-    # From two means on, ``lines`` counts the speeds between them.
+    # From two means on, ``num_lines`` counts the speeds between them; with one mean it is 0.
     if readings.first_mean_rate is None or readings.num_lines:
         return None
     return Sample(
@@ -240,21 +255,28 @@ def _is_rate(source: Source) -> bool:
 
 
 def _describe_malformed(readings: Readings) -> str:
-    """Return the first line without a number, with its number; empty: there is none."""
+    """Return the first line that has the key but no number behind it; empty: there is none.
+
+    The text begins with the number of the line: ``line 12: …``.
+    """
     if not readings.num_malformed:
-        return ""  # not `line 0: `
+        return ""
     return f"line {readings.first_malformed_line}: {readings.first_malformed_text}"
 
 
 def _take_last_value(
     readings: Readings, run: RunValues, notes: list[str], *, is_from_closing_line: bool, skip: int
 ) -> Sample:
-    """Return the last value, which is that of the whole run.
+    """Return a sample of the last value alone, which is that of the whole run.
 
     Args:
-        is_from_closing_line: it is printed once at the end; false: it is the last one of a running
-            mean.
-        skip: values that the user wants to leave out; a note says that it has no effect.
+        readings: all values of the key in the log; some of its facts hold for all runs.
+        run: the values of the run that was chosen.
+        notes: for the user, on the choice of the run; another one may be appended.
+        is_from_closing_line: the trainer prints the value once, at the end. False: each value is
+            the mean since the start, so the last one covers all steps.
+        skip: number of first values that the user wants to leave out. That has no effect on the
+            last value, which a note says.
     """
     kind_of_value = (
         "a line at the end"
@@ -280,11 +302,14 @@ def _take_last_value(
 def _choose_run(
     readings: Readings, context: LogContext, *, skip: int
 ) -> tuple[RunValues | None, list[str]]:
-    """Return the values of the last run that has some, and a note on each run but the last.
+    """Return the values of the last run that has some, and a note on each run but the log's last.
 
-    None: no run has more values than are skipped. A note says whether its run is the used one.
+    Several runs may follow each other in one log. None: no run has more values than are skipped. A
+    note says how its run ended, and whether its values are used.
 
     Args:
+        readings: the values of a key in the log, by the number of the run.
+        context: where each run begins and ends in the log.
         skip: number of values at the beginning of a run that do not count.
     """
     runs = readings.runs
@@ -310,7 +335,11 @@ def _choose_run(
 
 
 def _are_epochs(context: LogContext) -> bool:
-    """Tell whether what looks like several runs are epochs, which all end at the same step."""
+    """Tell whether what looks like several runs are epochs, which all end at the same step.
+
+    Where the step number falls, another run is taken to begin, but some trainers count the steps
+    of each epoch anew.
+    """
     # ``run_ends`` has the end of each run but the last, which may go on.
     last_steps = [end.step for end in context.run_ends]
     if len(last_steps) < 2:  # one end shows nothing
@@ -319,10 +348,11 @@ def _are_epochs(context: LogContext) -> bool:
 
 
 def _join(runs: list[RunValues]) -> RunValues | None:
-    """Return the values of several runs as those of one."""
+    """Return the values of several runs, one after the other, as those of one; None: no runs."""
     if not runs:
         return None
-    joined = RunValues(first_text=runs[0].first_text)
+    joined = RunValues(first_text=runs[0].first_text)  # the line of the first value
+    # Each of these arrays has one number for each value, such as the seconds that it covers.
     for run in runs:
         joined.values.extend(run.values)
         joined.seconds.extend(run.seconds)
@@ -337,9 +367,9 @@ def _is_time_since_start(source: Source, values: Array) -> bool:
     """Tell whether a number behind a word such as ``time`` is the time since the start.
 
     Such a time always rises, and to more than twice its first value; the times of steps do not.
-    Fewer than three values do not show it.
+    Fewer than three values do not show it: then the answer is no.
     """
-    # Only the weak keys of times, such as `time`, may mean it.
+    # A key is weak if it alone, such as `time`, does not say for sure that it is a step time.
     if not source.quantity.is_weak or source.quantity.kind != "step_time":
         return False
     if len(values) < _MIN_VALUES:
@@ -353,10 +383,17 @@ def _remove_other_work(
 ) -> int:
     """Correct or leave out the values that include the time of an evaluation or a checkpoint.
 
+    Such other work is a pause of the training.
+
     Args:
-        values: corrected in place if the log prints how long the other work took.
-        is_counted: set to false in place if it does not, for values that are longer than usual.
-        notes: a note is appended on corrected values, and one on values that are left out.
+        source: the key in the log; it says whether the values are times or rates, and their unit.
+        values: of the run, as printed. Corrected in place if the log prints how long the other work
+            took.
+        is_counted: true for each value that counts. Set to false in place for values that cannot be
+            corrected and whose step is longer than usual.
+        run: says of each value whether a pause came before it, and how many seconds it took.
+        notes: for the user. One is appended on corrected values, and one on values that are left
+            out.
 
     Returns:
         How many values are left out.
@@ -365,21 +402,23 @@ def _remove_other_work(
     if not has_pause.any():
         return 0
     is_rate = _is_rate(source)
-    times = compute_costs(values, is_rate=is_rate)  # proportional is enough to compare them
+    # Times of steps, of rates only up to a common factor, which is enough to compare them.
+    times = compute_costs(values, is_rate=is_rate)
     plain_times = times[is_counted & ~has_pause]
     usual_time = float(np.median(plain_times)) if len(plain_times) else None
-    # The time of other work in the unit of the values; 0: the log does not print it.
+    # The time of each pause in the values' unit of time; 0: the log does not print it.
     pauses = np.frombuffer(run.pauses_s) / source.quantity.time_unit_s
     num_corrected = 0
     num_left_out = 0
     for index in np.flatnonzero(has_pause):
         time = float(times[index])
         training_time = time - float(pauses[index])
-        # From a rate the pause cannot be subtracted: the time that it covers is not known.
-        is_pause_known = pauses[index] > 0 and not is_rate and training_time > 0
-        # The printed time may be that of work which the value does not include.
+        # From a rate the pause cannot be subtracted: the time that the rate covers is not known.
+        can_subtract_pause = pauses[index] > 0 and not is_rate and training_time > 0
+        # The value may not include the pause. It does if it comes closer to the usual time by
+        # subtracting the pause. If every value has a pause, no usual time is known.
         is_closer = usual_time is None or abs(training_time - usual_time) < abs(time - usual_time)
-        if is_pause_known and is_closer:
+        if can_subtract_pause and is_closer:
             values[index] = training_time
             num_corrected += 1
         elif usual_time is not None and time > _MIN_PAUSE_RATIO * usual_time:
@@ -440,9 +479,10 @@ def find_slow_values(values: Array, *, is_rate: bool) -> SlowValues:
 def is_rare(readings: Readings, num_step_lines: int) -> bool:
     """Tell whether a source has so few lines that they are summaries.
 
-    A single line is one even if the log has few lines of steps.
+    A single line is a summary even if the log has few lines of steps.
 
     Args:
+        readings: the values of the source, a key in the log.
         num_step_lines: lines of the source that is printed most often, once a step or interval.
     """
     num_lines = readings.num_lines  # lines with a value of this source

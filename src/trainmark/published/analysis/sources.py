@@ -39,7 +39,11 @@ class Form(Frozen):
     is_counter: bool = False
 
     def make_quantity(self) -> Quantity:
-        """Return what the number in this form measures."""
+        """Return what a number that a trainer prints in this form measures.
+
+        The field ``reads`` is the kind of the quantity: a step time, steps a second, or a speed. A
+        speed is that of one device or of the whole job, which is the ``scope``.
+        """
         unit = "steps/s" if self.reads == "steps" else self.unit
         return Quantity(self.reads, unit, time_unit_s=_TIME_UNITS[self.time_unit], scope=self.scope)
 
@@ -83,30 +87,39 @@ class Source:
 
     @property
     def name(self) -> str:
-        """The key, else the unit, as messages show it."""
+        """The name in messages: the text before the numbers, else the unit behind them."""
         return self.key or self.unit
 
     @property
     def is_component(self) -> bool:
         """Tell whether the values are of the timer of one component, such as DeepSpeed's own.
 
-        Such a timer may leave out parts of a step.
+        Such a timer may leave out parts of a step. Only the forms in which known trainers print
+        their speed say so; other sources have no form.
         """
         return self.form is not None and self.form.is_component
 
     @property
     def is_running_mean(self) -> bool:
-        """Tell whether each value is the mean since the start of the job."""
+        """Tell whether each value is the mean since the start of the job.
+
+        The form in which a known trainer prints its speed says so. Without a form, the words of the
+        key do, the text before the number.
+        """
         if self.form is not None:
             return self.form.is_running_mean
         return not _RUNNING_MEAN_WORDS.isdisjoint(split_words(self.key))
 
 
 def list_sources_by_key() -> dict[str, list[Source]]:
-    """Return the sources of all presets by the key of their number."""
+    """Return the sources of all presets by their key, the text before the number in a log.
+
+    A preset is the log format of a known trainer. Each of its forms, one way in which it prints its
+    speed, is a source of values.
+    """
     sources: dict[str, list[Source]] = {}
     for name, preset in PRESETS.items():
-        for rank, form in enumerate(preset.forms):  # the best first
+        for rank, form in enumerate(preset.forms):  # from the best, of rank 0, to the worst
             quantity = form.make_quantity()
             source = Source(name, form.key, quantity, rank=rank, form=form)
             sources.setdefault(form.key, []).append(source)

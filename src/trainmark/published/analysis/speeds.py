@@ -63,8 +63,12 @@ def read_logged_speeds(logs: Sequence[Path]) -> list[LoggedSpeed]:
 
 
 def _read_log(log: Path) -> list[LoggedSpeed]:
-    """Return the best speed of a log, its TFLOP/s and its MFU, as far as it has them."""
-    reader = LogReader(AUTO, skip=0)
+    """Return the best speed of a log, its TFLOP/s and its MFU, as far as it has them.
+
+    If a log prints several speeds, the best one is in the format of a known trainer, if there is
+    such a speed.
+    """
+    reader = LogReader(AUTO, skip=0)  # it finds the log format itself, and skips no first values
     flop_speeds: dict[str, LoggedSpeed] = {}
     try:
         # While the reader reads the lines, ``_collect_flops`` fills ``flop_speeds``.
@@ -82,10 +86,14 @@ def _name_speed(sample: Sample | None) -> LoggedSpeed | None:
     """Return a sample as a speed named by its unit; None: there is none, or its unit has no name.
 
     The values become step times in seconds, or rates per second.
+
+    Args:
+        sample: values of one kind in a log. Its source says what they measure: their kind, the
+            length of their unit of time in seconds, and whether they are of a device or the job.
     """
     if sample is None:
         return None
-    measured = sample.source.quantity  # its ``seconds``: length of the printed unit of time
+    measured = sample.source.quantity
     if measured.kind == "step_time":
         name = "step_s"
         factor = measured.time_unit_s / measured.num_steps  # a printed time may cover several steps
@@ -102,7 +110,8 @@ def _name_speed(sample: Sample | None) -> LoggedSpeed | None:
     values = [factor * value for value in sample.values.tolist()]
     # Of a running mean, which many lines print, only the last value counts.
     num_lines = 1 if len(values) == 1 else sample.num_lines
-    raw = sample.first_text.partition(": ")[2]  # without `line 12: `
+    # The line of the first value, without its number: `line 12: ` stands before it.
+    raw = sample.first_text.partition(": ")[2]
     return LoggedSpeed(name, num_lines, values, raw)
 
 
@@ -113,6 +122,10 @@ def _collect_flops(
 
     The caller reads the lines, too, so one pass over a log is enough. ``speeds`` is complete after
     the last line.
+
+    Args:
+        lines: number and text of each line.
+        speeds: by their quantity, such as ``mfu_percent``.
     """
     for number, text in lines:
         yield number, text
@@ -133,10 +146,10 @@ def _find_flops(line: LogLine) -> Iterator[tuple[str, float]]:
     """Yield the name and value of each TFLOP/s and each MFU of a line of training."""
     if line.is_other_work:  # of evaluation or preparation
         return
-    for pair in line.pairs:
+    for pair in line.pairs:  # each number with its key, the text before it
         if _PEAK_FLOPS.search(pair.key):  # what the device could reach, not what the run did
             continue
-        # The text before the number may name TFLOP/s, or the word behind it.
+        # The key may name TFLOP/s, or the word behind the number, ``following``.
         if _TFLOPS.search(pair.key) or _TFLOPS.fullmatch(pair.following):
             yield "tflops_per_device", pair.value
         elif _MFU.search(pair.key):
@@ -146,7 +159,11 @@ def _find_flops(line: LogLine) -> Iterator[tuple[str, float]]:
 def _convert_to_percent(pair: Pair) -> float:
     """Return a share in percent, whether it is printed in percent or as a fraction of 1.
 
-    A value of at most 1 is taken as a fraction unless a percent sign stands before or behind it.
+    A value of at most 1 is taken as a fraction unless a percent sign stands in its key, the text
+    before it, or in the word behind it.
+
+    Args:
+        pair: a number of a line with its key.
     """
     is_fraction = "%" not in pair.following and "%" not in pair.key and pair.value <= 1
     return 100 * pair.value if is_fraction else pair.value

@@ -22,7 +22,9 @@ class Analysis:
 def summarize(analysis: Analysis) -> str:
     """Return counts, distribution, notes and result, a line each; the last one says if it failed.
 
-    A result has the key ``how`` among the figures; without values there is none.
+    Values that include other work than training, such as evaluation, are left out. Malformed lines
+    have the key of the values but no number. If the log has values, the figures contain a result,
+    and ``how`` with the formula by which it was computed; else there is neither.
     """
     record = analysis.record
     figures = analysis.figures
@@ -38,7 +40,7 @@ def summarize(analysis: Analysis) -> str:
     if figures["first_malformed"]:
         lines.append(f"  first malformed value in {figures['first_malformed']}")
     lines += [f"  note: {note}" for note in figures["notes"]]
-    for other in figures.get("others", ()):
+    for other in figures.get("others", ()):  # other speeds that the log prints besides the result
         lines.append(
             f"  also in the log: {other['result']:.6g} {other['unit']} from {other['read_from']} "
             f"({other['preset']}, {other['values']} values)"
