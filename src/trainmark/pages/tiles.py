@@ -51,15 +51,14 @@ class Price:
             UsageError: the text is not a price.
         """
         match = _PRICE.fullmatch(text.strip())
-        if match is None:
+        before, number, after = match.groups() if match is not None else ("", "", "")
+        if bool(before) == bool(after):  # no currency, or two
             raise UsageError(
                 f"not a price: {text}",
                 where="--price-per-hour",
-                rule="a price must be a number with a currency, for example 12.5 USD",
+                rule="a price must be a number with one currency, for example 12.5 USD",
             )
-        # Either currency may be empty.
-        currency_before, number, currency_after = match.groups()
-        return cls(float(number), (currency_before or currency_after).strip())
+        return cls(float(number), (before or after).strip())
 
 
 def build_tiles(records: Sequence[Record], price: Price | None = None) -> Tiles:
