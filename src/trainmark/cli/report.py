@@ -73,8 +73,8 @@ def report(
         str | None,
         typer.Option(
             metavar="12.5 USD",
-            help="Price per hour of all devices together, with its currency; adds the cost per million "
-            "samples or tokens to the report.",
+            help="Price per hour of all devices together; adds the cost per million samples or "
+            "tokens to the report.",
         ),
     ] = None,
 ) -> None:
