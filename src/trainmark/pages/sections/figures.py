@@ -366,12 +366,17 @@ def build_findings(records: Sequence[Record]) -> Section:
 
 
 def build_scaling_sections(works: Sequence[Sequence[Record]]) -> Iterator[Section]:
-    """Yield a section for each work that ran with several numbers of ranks: how it scales.
+    """Yield a section for each set of works that differ only in their number of ranks.
+
+    It shows how the throughput scales with the ranks. In weak scaling (``kind``), the batch of each
+    rank stays the same; in strong scaling, the batch of all ranks together does.
 
     Args:
         works: launches of each work; those that did not pass do not count.
     """
+    # The record is one with the smallest number of ranks; only the name of its device is used.
     for place, (scaling_result, record) in enumerate(find_scaling(works), start=1):
         title = phrase("scaling.title", case=scaling_result.case, device=get_device_name(record))
         heading = join((title, phrase(f"scaling.{scaling_result.kind}")), "colon")
-        yield Section(heading, f"scaling{place}", tuple(build_scaling(scaling_result)))
+        anchor = f"scaling{place}"
+        yield Section(heading, anchor, tuple(build_scaling(scaling_result)))

@@ -83,11 +83,13 @@ class Limit(NamedTuple):
 
 
 def split_training_time(record: Record) -> dict[str, float]:
-    """Return the seconds of the training time by what they were spent on; empty without any.
+    """Return how many seconds of the training were spent on each activity.
 
-    Evaluations and checkpoints belong to it.
+    The keys: ``compute``; ``data``, waiting for data; ``evaluation``; and ``rest``, checkpoints and
+    the time between steps. Empty if the record has none of these times.
     """
-    # The record has them as spans of their own, and divides the rest of the training into parts.
+    # Evaluations and checkpoints are spans of their own in the record; the parts divide the time of
+    # the steps and between them.
     spans = record.spans.by_name_ns
     parts = record.spans.train_parts_ns
     spent_ns = {
@@ -102,21 +104,25 @@ def split_training_time(record: Record) -> dict[str, float]:
 
 
 def build_time_bar(record: Record) -> Bars | None:
-    """Return the parts of the training time as one bar, and what limits it; None without steps."""
-    spent = split_training_time(record)
+    """Return the training time as one bar, with a part for each activity; None without any time.
+
+    Below the bar stand a sentence on what limits the training most, and the arithmetic of this
+    limit: how a value compares with its threshold, ``12.0% > 5%``.
+    """
+    spent = split_training_time(record)  # seconds by activity
     total = sum(spent.values())
     start = 0.0
     bars = []
     for name, seconds in spent.items():
         share = seconds / total
-        # Of several ranks, computing cannot be separated from communication.
+        # Of several ranks, computing cannot be separated from communication, so the label has both.
         label = "compute_all" if name == "compute" and record.plan.world_size > 1 else name
-        if share >= _MIN_DRAWN_SHARE:
+        if share >= _MIN_DRAWN_SHARE:  # a smaller part is left blank: the next one keeps its place
             bar = Bar(
                 label=phrase(f"limit.{label}"),
                 start=start,
                 end=start + share,
-                colour=name,
+                colour=name,  # the page's style has a colour for each activity
                 shown=f"{100 * share:.0f}%",
                 hover=f"{seconds:.3f} s / {total:.3f} s",
             )
@@ -124,7 +130,7 @@ def build_time_bar(record: Record) -> Bars | None:
         start += share
     if not bars:
         return None
-    limits = find_limits(record)
+    limits = find_limits(record)  # the costliest first
     arithmetic = limits[0].arithmetic if limits else ""
     title = phrase("limit.title")
     return Bars(
@@ -137,14 +143,15 @@ def build_time_bar(record: Record) -> Bars | None:
 
 
 def describe_dominant_limit(record: Record) -> Phrase:
-    """Return the advice of the costliest limit; if there is none, how much of the time computes.
+    """Return what limits the training most, and what to do about it.
 
-    Empty if nothing limits the training and it took no time.
+    If nothing limits it, return the share of the training time that was spent on computing; empty
+    if the record has no times of the training.
     """
-    limits = find_limits(record)
+    limits = find_limits(record)  # the costliest first
     if limits:
         return limits[0].advice
-    spent = split_training_time(record)
+    spent = split_training_time(record)  # seconds by activity
     if not spent:
         return ""
     share = f"{spent['compute'] / sum(spent.values()):.0%}"
@@ -155,17 +162,22 @@ def describe_dominant_limit(record: Record) -> Phrase:
 
 
 def list_minor_limits(record: Record) -> list[Paragraph]:
-    """Return what limits a training besides the dominant limit, each with its arithmetic."""
+    """Return a paragraph for each limit of a training, except for the costliest.
+
+    A limit is something that slows the training down. Its paragraph has advice and, in brackets,
+    the arithmetic behind it: how a value compares with its threshold, ``12.0% > 5%``. The costliest
+    limit stands elsewhere on the page.
+    """
     return [
         Paragraph((limit.advice, " ", f"({limit.arithmetic})")) for limit in find_limits(record)[1:]
     ]
 
 
 def find_limits(record: Record) -> list[Limit]:
-    """Return what limits a run, the costliest first, those of unknown cost last.
+    """Return what slows a training down, the costliest limit first, those of unknown cost last.
 
-    Each of the functions called here is a rule. Limits of the same cost are in the order of the
-    rules.
+    The cost of a limit is the share of the training time that it takes. Each of the functions
+    called here is a rule that finds a limit. Limits of the same cost are in the order of the rules.
     """
     limits = [
         *_find_time_limits(record),
@@ -181,7 +193,7 @@ def find_limits(record: Record) -> list[Limit]:
 
 def _find_time_limits(record: Record) -> Iterator[Limit]:
     """Yield a limit for waiting for data and for evaluation if they take much of the time."""
-    spent = split_training_time(record)
+    spent = split_training_time(record)  # seconds by activity
     total = sum(spent.values())
     if not total:
         return
@@ -189,14 +201,15 @@ def _find_time_limits(record: Record) -> Iterator[Limit]:
         share = spent[name] / total
         if share >= min_share:
             arithmetic = f"{spent[name]:.3f} s / {total:.3f} s = {share:.1%} ≥ {min_share:.0%}"
-            # A user's own program (a witness is set) has no recipe fields to advise.
+            # A user's own program, which has a witness, has no recipe fields that the advice could
+            # name.
             key = name if record.plan.witness is None else _ADVICE_ON_PROGRAMS[name]
             yield Limit(name, share, phrase(f"advice.{key}", share=f"{share:.0%}"), arithmetic)
 
 
 def _find_throttling(record: Record) -> Limit | None:
     """Return a limit if the clocks of a device were lowered in much of the measured time."""
-    share_by_rank = _collect_throttled_shares(record, "measured")
+    share_by_rank = _collect_throttled_shares(record, "measured")  # of the time after the warm-up
     if not share_by_rank:
         return None
     share, rank = max((share, rank) for rank, share in share_by_rank.items())
@@ -209,6 +222,7 @@ def _find_throttling(record: Record) -> Limit | None:
 
 def _find_slow_rank(record: Record) -> Limit | None:
     """Return a limit if a finding names a slow rank, for which all others wait."""
+    # `excess`: by how much its step is longer than the median rank's, as a share of the latter.
     slowest = _read_slow_rank(record)
     # An excess of 0 costs nothing. Only a record that Trainmark did not write has such a finding.
     if slowest is None or not slowest.excess:
@@ -224,7 +238,8 @@ def _find_other_work(record: Record) -> Limit | None:
     others_share: float = record.environment.get("others_cpu_share") or 0.0  # None: not known
     if others_share <= BUSY_SHARE:
         return None
-    # Threads of a rank wait for one another, so the advice then also names OMP_NUM_THREADS=1.
+    # A rank that computes with several threads is hit harder, because its threads wait for one
+    # another. The advice then also names OMP_NUM_THREADS=1.
     kind = "other_work_threads" if _has_threads(record) else "other_work"
     arithmetic = f"{others_share:.1%} > {BUSY_SHARE:.0%}"
     # How much time the other work costs is not known.
@@ -259,8 +274,17 @@ def _has_threads(record: Record) -> bool:
 
 
 def _collect_throttled_shares(record: Record, interval: IntervalName) -> dict[int, float]:
-    """Return the share of an interval in which clocks were lowered, by a device's first rank."""
-    shares = find_throttling_shares(record.telemetry, interval)
+    """Return for what share of an interval each throttled device had lowered clocks.
+
+    Args:
+        interval: ``run``, until the last rank ends, or ``measured``, the training after its
+            warm-up.
+
+    Returns:
+        The share by the number of the first rank that uses the device. A device whose clocks were
+        never lowered is left out.
+    """
+    shares = find_throttling_shares(record.telemetry, interval)  # by rank, then by reason
     # Several reasons may apply at once, so their shares cannot be added.
     return {rank: max(reasons.values()) for rank, reasons in shares.items()}
 
@@ -277,7 +301,10 @@ class _SlowRank(NamedTuple):
 
 
 def _read_slow_rank(record: Record) -> _SlowRank | None:
-    """Return the rank that a finding of the record calls slow; None without such a finding."""
+    """Return the rank that a finding of the record calls slow; None without such a finding.
+
+    A finding is a message about the launch that was computed from its measurements.
+    """
     for finding in record.findings:
         if finding.code == "slow_rank":
             # A record that Trainmark did not write may have other arguments.
@@ -289,7 +316,12 @@ def _read_slow_rank(record: Record) -> _SlowRank | None:
 
 
 def summarize_figure(results: Sequence[Result], figure: str) -> LaunchSummary | None:
-    """Return mean and interval of a figure over the results that have it; None if none has."""
+    """Return mean and interval of a figure over the results that have it; None if none has.
+
+    Args:
+        results: launches or published rows.
+        figure: its name, such as ``p_train``.
+    """
     values = []
     for result in results:
         value = result.figure(figure)
@@ -299,11 +331,15 @@ def summarize_figure(results: Sequence[Result], figure: str) -> LaunchSummary | 
 
 
 def _compare_work(record: Record, other: Result) -> dict[str, tuple[object, object]]:
-    """Return the keys in which the work of a result differs from a record's, with both values.
+    """Return the keys in which the work of a record and of another result differ.
 
-    The devices are left out: other devices are what a comparison is for.
+    Each key has the record's value and that of the other result. The devices are left out: other
+    devices are what a comparison is for.
+
+    Args:
+        other: another record, or a row that others published.
     """
-    if isinstance(other, Row):
+    if isinstance(other, Row):  # it states only a part of its work, and only this is compared
         return find_row_differences(record, other)
     ours = describe_work(record)
     theirs = describe_work(other)
@@ -316,11 +352,11 @@ def _compare_work(record: Record, other: Result) -> dict[str, tuple[object, obje
 def compare_speed(
     records: Sequence[Record], comparisons: Sequence[Result]
 ) -> Bars | Callout | None:
-    """Return the speed of the launches beside that of the fastest comparable results.
+    """Return the speed of the launches beside that of the fastest comparable results, as bars.
 
-    Each result has the ratio of the launches' speed to its own. If none is comparable, one line
-    names the closest and what differs, or says that no other result is known. None: each launch
-    failed or is refuted.
+    Results are comparable if they are of the same work, on any device. Each has the ratio of the
+    launches' speed to its own. If none is comparable, a line of text names the closest and what
+    differs, or says that there is no other result. None: each launch failed or is refuted.
 
     Args:
         records: launches of one work, which the page shows.
@@ -330,20 +366,23 @@ def compare_speed(
     launches = [record for record in records if record.passed and not is_refuted(record.trust)]
     if not launches:
         return None
+    # Each of them is a list: all launches of one work, or a single published row.
     candidates = _group_comparisons(records, comparisons)
     if not candidates:
         ids = {record.run_id for record in records}
-        # Without candidates, every other launch that there is did not pass.
+        # Passed launches would be candidates, so each launch of another run did not pass.
         has_failed = any(isinstance(x, Record) and x.run_id not in ids for x in comparisons)
         # With a witness, the run is of a user's own program and not of a case.
         key = "nothing" if launches[0].plan.witness is None else "program_nothing"
         return _build_incomparable_callout(
             phrase("against.none_passed" if has_failed else f"against.{key}")
         )
+    # The differences from each candidate: both values, by the key of the work.
     differences = [(_compare_work(launches[0], results[0]), results) for results in candidates]
     comparable = [results for differing, results in differences if not differing]
-    # The first figure that both sides have counts, because a published row may lack some. The last
-    # three are samples per second without evaluation, also without waiting for data, and over all.
+    # The first figure that the launches and at least one comparable result have is used, because a
+    # published row may lack some. The last three are samples per second: of the training without
+    # evaluation, also without waiting for data, and of the whole run.
     for figure in (name_speed_figure(launches[0]), "p_train", "p_core", "p_whole"):
         speed = summarize_figure(launches, figure)
         others = []
@@ -354,9 +393,11 @@ def compare_speed(
         if speed is not None and others:
             others.sort(key=lambda entry: entry[0], reverse=True)
             return _build_speed_bars(figure, launches, speed.mean, others[:_MAX_COMPARISONS])
+    # The closest candidate differs in the fewest keys.
     differing, closest = min(differences, key=lambda entry: len(entry[0]))
     reasons = [_describe_difference(name, *values) for name, values in differing.items()]
-    why: Phrase = phrase("against.silent")  # the work is the same, but no figure is common
+    # Without a difference the work is the same, but the two have none of the figures in common.
+    why: Phrase = phrase("against.silent")
     if reasons:
         why = join(reasons[:_MAX_DIFFERENCES], "semicolon")
     return _build_incomparable_callout(
@@ -367,23 +408,25 @@ def compare_speed(
 def compare_with_bound(records: Sequence[Record], candidates: Sequence[Result]) -> Callout | None:
     """Return how many times as fast as a training its bound is; None if one of them is missing.
 
-    A bound is the same training with equal work forced on all experts: it is as fast as perfect
-    balance could make it.
+    The training is of a model with experts. Its bound is the same training, except that equal work
+    is forced on all experts: it is as fast as perfect balance could make the training.
 
     Args:
         records: launches of the training, or of the bound.
-        candidates: other results; the first that is the bound of the training counts, or, if
-            ``records`` are the bound, the first that is its training.
+        candidates: other results. If ``records`` are the training, the first that is its bound
+            counts; if they are the bound, the first that is its training.
     """
     # A refuted record contradicts its own events, so its figures are not compared.
     launches = [record for record in records if record.passed and not is_refuted(record.trust)]
     if not launches:
         return None
-    work = describe_work(launches[0])
+    work = describe_work(launches[0])  # what must be equal for launches to be comparable, by key
     for results in _group_comparisons(records, candidates):
+        # Published rows are not compared here.
         others = [x for x in results if isinstance(x, Record) and not is_refuted(x.trust)]
         if not others or not _differ_in_balance(work, describe_work(others[0])):
             continue
+        # `work[_BOUND]` tells whether the launches are the bound.
         bound, trained = (launches, others) if work[_BOUND] else (others, launches)
         bound_speed = summarize_figure(bound, "p_train")
         trained_speed = summarize_figure(trained, "p_train")
@@ -408,6 +451,10 @@ def _differ_in_balance(work: dict[str, Any], other: dict[str, Any]) -> bool:
     A bound is the same training with equal work forced on all experts. Only these keys differ:
     ``bound`` itself, the one field of the recipe that forces the balance, and the target, which a
     bound does not have.
+
+    Args:
+        work: what must be equal for launches to be comparable, by key.
+        other: the same of the other piece of work.
     """
     differing_keys = set(find_differences(work, other)) - {_TARGET}
     return _BOUND in differing_keys and len(differing_keys) == 2
@@ -417,6 +464,8 @@ def _group_comparisons(
     records: Sequence[Record], comparisons: Sequence[Result]
 ) -> list[Sequence[Result]]:
     """Return the passed results, grouped: launches of the same work, and each published row alone.
+
+    A row has passed if its publisher notes no failure (``failure`` is None).
 
     Args:
         records: the launches that the page shows, which are left out.
@@ -458,14 +507,18 @@ def _describe_difference(name: str, value: object, other: object) -> Phrase:
 
 
 def _format_work_value(value: object) -> Phrase:
-    """Return a value of a piece of work, a count in groups of three digits."""
+    """Return a value of a piece of work: a count in groups of three digits, a flag as yes or no.
+
+    A missing or empty value is the word "none".
+    """
     if isinstance(value, bool):
         return phrase("fact.yes" if value else "fact.no")
     if isinstance(value, int):
         return cells.format_integer(value)
     if not value:
-        return or_none(None)
-    # The origin of the data is a word to translate; every other value is shown as it is.
+        return or_none(None)  # the word
+    # The origin of the data, such as "generated", is translated; any other value has no translation
+    # and is shown as it is.
     return or_none(term("origin", str(value)))
 
 
@@ -478,67 +531,78 @@ def _build_speed_bars(
     """Return a bar for the launches and one for each other result.
 
     Args:
-        figure: by which the results are compared.
+        figure: name of the figure by which the results are compared.
+        launches: those that the page shows.
         speed: mean of the figure over ``launches``.
-        others: mean and launches of each, the fastest first.
+        others: mean of the figure, and the launches or the published row that have it, of each
+            other result; the fastest first.
     """
-    longest = max(speed, others[0][0])
+    highest_speed = max(speed, others[0][0])  # its bar has the whole width
     unit = launches[0].figures[figure].unit
-    grades = {str(get_trust(launches).grade)}
+    grades = {str(get_trust(launches).grade)}  # grades of trust of all that the bars show
     shown = f"{cells.format_rate(speed)} {unit}"
     own_bar = Bar(
         phrase("against.this"),
         start=0.0,
-        end=speed / longest,
+        end=speed / highest_speed,
         colour="own",
         shown="",  # the others show the ratio of this one to them
         hover=shown,
     )
     bars = [own_bar]
-    for value, results in others:
+    for other_speed, results in others:
         runs = [result for result in results if isinstance(result, Record)]
-        kind = get_trust(runs).grade if runs else "published"
-        grades.add(kind)
-        label = phrase(f"against.{kind}", name=_describe_system(results[0]))
-        hover = f"{cells.format_rate(value)} {unit}; {', '.join(map(identify_result, results))}"
-        ratio = f"× {speed / value:#.3g}"
+        if runs:
+            grade: str = get_trust(runs).grade
+            grades.add(grade)
+        else:
+            grade = "published"  # a published row has no grade, but a label of this key
+        label = phrase(f"against.{grade}", name=_describe_system(results[0]))
+        names = ", ".join(map(identify_result, results))  # run ids, or the place of the row
+        hover = f"{cells.format_rate(other_speed)} {unit}; {names}"
+        ratio = f"× {speed / other_speed:#.3g}"
         bars.append(
             Bar(
                 label,
                 start=0.0,
-                end=value / longest,
+                end=other_speed / highest_speed,
                 colour="other",
                 shown=ratio,
                 hover=hover,
             )
         )
     title: list[Phrase] = [phrase("against.title", figure=figure)]
-    # A ratio with a figure that must not be quoted is only a hint.
+    # If one of the speeds must not be quoted, the title says that the ratios are only a hint.
     if "do_not_quote" in grades:
         title.insert(0, phrase("against.hint"))
     return Bars(join(title, "colon"), tuple(bars))
 
 
 def describe_comparison(records: Sequence[Record], comparisons: Sequence[Result]) -> Phrase:
-    """Return in one line the ratio to each comparable result, or that there is none.
+    """Return in one line the ratio of the records' speed to that of each comparable result.
 
-    Empty if each of the records failed or is refuted.
+    If no result is comparable, the line says so. It is empty if each of the records failed or is
+    refuted.
+
+    Args:
+        records: launches of one work.
+        comparisons: other records, and rows that others published.
     """
     comparison = compare_speed(records, comparisons)
     if comparison is None:
         return ""
     if isinstance(comparison, Callout):
         return comparison.text
-    _, *other_bars = comparison.items  # the first bar is this run
+    _, *other_bars = comparison.items  # the first bar is of the records
     ratios = [phrase("against.ratio", ratio=bar.shown, name=bar.label) for bar in other_bars]
     return join((comparison.title, join(ratios)), "colon")
 
 
 def _describe_system(result: Result) -> Phrase:
-    """Return the devices of a record, or the printed configuration of an imported row.
+    """Return the devices of a record, or the printed configuration of a published row.
 
-    In English, our name for the configuration replaces the printed one if the device and the
-    numbers of nodes and ranks are known.
+    A configuration is a text such as ``A100单机8卡（1x8）``. In English, our name for it replaces
+    the printed one if the device and the numbers of nodes and of devices per node are known.
     """
     if isinstance(result, Record):
         return describe_devices(result)
@@ -550,21 +614,23 @@ def _describe_system(result: Result) -> Phrase:
     if not (device and result.nnodes and result.nproc):
         return printed
     ours = describe_configuration(device, nnodes=result.nnodes, nproc=result.nproc)
+    # The text `reference.as_printed` is `printed` in Chinese and `ours` in English.
     return phrase("reference.as_printed", printed=printed, ours=ours)
 
 
 def build_rank_strip(record: Record) -> Strip | None:
-    """Return a cell for each rank, by node, and which is slowest, throttled, hottest.
+    """Return a cell for each rank, by node, and a sentence on the ranks that stand out.
 
-    The cell of a slow rank is "bad"; that of a throttled or unfinished rank is "warn". Hovering
-    over a cell shows the rank's median step. None for one rank, and if the record has nothing
-    about ranks.
+    The tone of a cell, by which it is coloured, is "bad" for a slow rank and "warn" for a throttled
+    rank or one that did not finish. Hovering over a cell shows the median time of the rank's steps.
+    None for one rank, and if the record has nothing about ranks.
     """
     if record.plan.world_size < 2 or not record.ranks:
         return None
-    slowest = _read_slow_rank(record)
+    slowest = _read_slow_rank(record)  # None: no finding calls a rank slow
+    # A key for each device whose clocks were lowered: its first rank.
     throttled_ranks = _collect_throttled_shares(record, "measured")
-    nodes: dict[int, list[tuple[Tone, Phrase]]] = {}
+    cells_by_node: dict[int, list[tuple[Tone, Phrase]]] = {}
     for entry in record.ranks:
         tone: Tone = "plain"
         if slowest and entry.rank == slowest.rank:
@@ -573,18 +639,23 @@ def build_rank_strip(record: Record) -> Strip | None:
             tone = "warn"
         step = cells.NOTHING if entry.step_ns is None else f"{entry.step_ns / 1e6:.4g} ms"
         hover = f"rank {entry.rank}, {get_device_name(record)}: {step}"
-        nodes.setdefault(entry.rank // record.plan.nproc, []).append((tone, hover))
+        node = entry.rank // record.plan.nproc  # a node has `nproc` ranks
+        cells_by_node.setdefault(node, []).append((tone, hover))
     remarks = join(_list_rank_remarks(record), "semicolon")
-    return Strip(phrase("strip.title"), tuple(map(tuple, nodes.values())), remarks)
+    return Strip(phrase("strip.title"), tuple(map(tuple, cells_by_node.values())), remarks)
 
 
 def _list_rank_remarks(record: Record) -> list[Phrase]:
-    """Return how far ranks are apart or which is slow, and which are throttled and hottest."""
+    """Return a remark on the slowest rank, and on the throttled ranks and the hottest if known.
+
+    If no finding calls a rank slow, the first remarks say how far the slowest is from the median.
+    """
     slowest = _read_slow_rank(record)
+    # The share of the time after the warm-up with lowered clocks, by rank.
     measured_shares = _collect_throttled_shares(record, "measured")
     remarks: list[Phrase] = []
     if slowest:
-        share = f"{slowest.excess:+.0%}"
+        share = f"{slowest.excess:+.0%}"  # by which its step is longer than the median rank's
         remarks.append(phrase("strip.slowest", rank=slowest.rank, share=share))
     else:
         remarks += _describe_step_differences(record)
@@ -592,15 +663,16 @@ def _list_rank_remarks(record: Record) -> list[Phrase]:
         worst = max(measured_shares, key=measured_shares.__getitem__)
         share = f"{measured_shares[worst]:.0%}"
         remarks.append(phrase("strip.throttled", rank=worst, share=share))
-    run_shares = _collect_throttled_shares(record, "run")
-    # Throttled, but not while steps were measured.
+    run_shares = _collect_throttled_shares(record, "run")  # of the whole run, warm-up included
+    # Ranks that were throttled only before the measured steps or after them.
     throttled_outside = [str(rank) for rank in run_shares if rank not in measured_shares]
     if throttled_outside:
         ranks = ", ".join(throttled_outside[:_MAX_NAMED_RANKS])
         remarks.append(phrase("strip.outside", ranks=ranks))
     hottest = _find_hottest_rank(record)
     if hottest:
-        remarks.append(phrase("strip.hottest", rank=hottest[0], celsius=f"{hottest[1]:.0f}"))
+        rank, celsius = hottest
+        remarks.append(phrase("strip.hottest", rank=rank, celsius=f"{celsius:.0f}"))
     return remarks
 
 
@@ -609,15 +681,16 @@ def _describe_step_differences(record: Record) -> list[Phrase]:
 
     It is for a record without a finding of a slow rank.
     """
+    # Of each rank the median time of its measured steps; a rank that measured none has no time.
     steps_ns = [rank_entry.step_ns for rank_entry in record.ranks if rank_entry.step_ns]
     if len(steps_ns) < 2:
         return [phrase("strip.no_steps")]
-    # Of two ranks, median_low is the faster one, with which the slower one is compared.
+    # Of two ranks, median_low takes the faster one, with which the slower one is compared.
     excess = max(steps_ns) / median_low(steps_ns) - 1
     parts: list[Phrase] = [phrase("strip.spread", share=f"{excess:.1%}")]
-    # A rank above the threshold has no finding only if ranks were not searched for slow ones:
-    # there are more ranks than cores ("oversubscribed"), or the measured time was too short. The
-    # text says the latter.
+    # A rank above the threshold SLOW_SHARE has no finding only if ranks were not searched for slow
+    # ones: there are more ranks than cores ("oversubscribed"), or the measured time was too short.
+    # The text of this part says the latter.
     if excess > SLOW_SHARE and "oversubscribed" not in record.plan.labels:
         parts.append(phrase("strip.not_compared"))
     if not has_cards(record):  # the ranks have no devices of their own
@@ -626,15 +699,15 @@ def _describe_step_differences(record: Record) -> list[Phrase]:
 
 
 def _find_hottest_rank(record: Record) -> tuple[int, float] | None:
-    """Return the rank with the hottest device in the training, and how hot it was.
+    """Return the rank with the hottest device in the training, and how hot it was in °C.
 
-    None if fewer than two devices report temperatures.
+    None if fewer than two devices that are used by ranks report temperatures.
     """
     if record.telemetry is None:
         return None
     readings = []
     for device in record.telemetry.devices:
-        use = device.over.get("train")
+        use = device.over.get("train")  # what was read of the device during the training
         if device.ranks and use is not None and "temperature_c" in use.quantities:
             # One rank stands for all that share the device.
             readings.append((use.quantities["temperature_c"].highest, device.ranks[0]))

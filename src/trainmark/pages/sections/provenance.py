@@ -68,7 +68,10 @@ _FIELD_SEPARATOR = re.compile(r",(?=\w+=)")
 
 
 def format_precision(record: Record) -> str:
-    """Return the precision as the case's published pages call it: ``amp`` for fp16, say."""
+    """Return the precision as the case's published pages call it: ``amp`` for fp16, for instance.
+
+    If they do not name it otherwise (``precision_labels``), it has the name in the recipe.
+    """
     precision = str(record.plan.recipe["precision"])
     return record.plan.about.precision_labels.get(precision, precision)
 
@@ -84,7 +87,7 @@ _FIGURE_FORMATS: dict[str, Callable[[float], str]] = {
 
 
 def _format_figure(name: str, record: Record) -> str | None:
-    """Return a figure as its column shows it; None if the record does not have it."""
+    """Return a figure, such as ``p_train``, as its column shows it; None if the record lacks it."""
     value = record.figure(name)
     return None if value is None else _FIGURE_FORMATS[name](value)
 
@@ -108,6 +111,9 @@ def list_columns(references: References) -> tuple[str, ...]:
     header that is not a name in ``COLUMNS``. A case without published rows has the columns
     ``PERFORMANCE``.
 
+    Args:
+        references: the published rows, with the headers of their columns in ``columns``.
+
     Raises:
         RecordError: several headers are not names of columns.
     """
@@ -122,12 +128,14 @@ def list_columns(references: References) -> tuple[str, ...]:
 
 
 def _name_column(name: str, record: Record) -> str:
-    """Return a column's header, which is its name.
+    """Return the header of a column of the performance table.
 
-    The header of the quality is the one in the case's published rows, or else the metric.
+    It is the column's name. Only the quality has another one: the header that the quality has in
+    the published rows of the record's case or, without published rows, the name of the metric.
     """
     if name != QUALITY:
         return name
+    # The headers of the published rows, which are the case's ``references``.
     for header in record.plan.about.references.columns:
         if header not in COLUMNS:  # `list_columns` allows only the quality to have such a header
             return header
@@ -137,8 +145,10 @@ def _name_column(name: str, record: Record) -> str:
 def build_performance_table(records: Sequence[Record]) -> Table:
     """Return a row for each record of one case, in their order, in the form of published pages.
 
-    Several records have their number before the configuration: ``[1]``, ``[2]`` and so on.
+    The first cell is the configuration, the name of the device with the numbers of nodes and ranks.
+    Several records have their number before it: ``[1]``, ``[2]`` and so on.
     """
+    # The columns are those of the case's published rows.
     names = list_columns(records[0].plan.about.references)
     rows = []
     for number, record in enumerate(records, start=1):
@@ -152,28 +162,41 @@ def build_performance_table(records: Sequence[Record]) -> Table:
 def _format_published_cell(name: str, record: Record) -> Phrase:
     """Return a record's cell of a column; without a value, ``/`` as in published pages.
 
-    If the record states a reason for a missing value, it is shown on hover.
+    If the record states why the value is missing, this reason is shown on hover.
+
+    Args:
+        name: of the column: the quality, a figure such as ``p_train``, or a setting.
     """
     cell = COLUMNS[name](record)
-    if cell not in (None, "", cells.NOTHING):  # the column has a value
+    if cell not in (None, "", cells.NOTHING):  # the record has a value
         return cell
-    reason = record.quality.reason
-    if name != QUALITY:
-        entry = record.figures.get(name)
-        reason = entry.reason if entry else None
+    if name == QUALITY:
+        reason = record.quality.reason
+    else:
+        figure_entry = record.figures.get(name)  # None: a setting, which is no figure
+        reason = figure_entry.reason if figure_entry else None
     if reason is None:
         return PUBLISHED_NOTHING
     return Missing(translate_message(record, reason), PUBLISHED_NOTHING)
 
 
 def build_reference_table(references: References) -> Table:
-    """Return published rows: in Chinese as they were printed, in English translated."""
+    """Return published rows: in Chinese as they were printed, in English translated.
+
+    Args:
+        references: the rows that others published of a case, with the headers of their columns.
+    """
     headings = [phrase("head.configuration"), *references.columns]
     return build_table(headings, [_translate_published_row(row) for row in references.rows])
 
 
 def _translate_published_row(row: Reference) -> list[Phrase]:
-    """Return the cells of a published row, the configuration first."""
+    """Return the cells of a published row, the configuration first.
+
+    A cell shows the printed text in Chinese, and in English its translation: our name for the
+    configuration and, for any other cell, the one in ``cells_en``. A cell that is not in
+    ``cells_en`` is printed in English or is a number.
+    """
     configuration = describe_configuration(row.device, nnodes=row.nnodes, nproc=row.nproc)
     # `reference.as_printed` is `printed` in Chinese and `ours` in English.
     translated_cells: list[Phrase] = [
@@ -190,7 +213,7 @@ def build_published(record: Record) -> Section | None:
 
     None if the case has no published rows.
     """
-    references = record.plan.about.references
+    references = record.plan.about.references  # the published rows of the record's case
     if not references.rows:
         return None
     recipe = record.plan.recipe_name
@@ -210,7 +233,11 @@ def build_published(record: Record) -> Section | None:
 
 
 def list_sources(references: References) -> Facts:
-    """Return where published rows come from."""
+    """Return where published rows come from: facts of each source.
+
+    The evidence level says how well the figures can be checked: from ``A``, measured with a record,
+    to ``C``, published figures only, or ``unverified``, second-hand.
+    """
     sources = {row.source.id: row.source for row in references.rows}  # each once
     items: list[tuple[Phrase, Phrase]] = []
     for source in sources.values():
@@ -222,13 +249,13 @@ def list_sources(references: References) -> Facts:
             "remark": source.remark,
         }
         for name, value in facts.items():
-            if value:
+            if value:  # a source may have no URL and no remark
                 items.append((phrase(f"reference.{name}"), value))
     return Facts(tuple(items))
 
 
 def _list_known_facts(values: Mapping[str, Phrase]) -> Facts:
-    """Return the facts whose value is not None.
+    """Return facts, each a name with a value, without those whose value is None.
 
     Args:
         values: of the facts, by the key of the fact's name in texts.toml.
@@ -237,10 +264,15 @@ def _list_known_facts(values: Mapping[str, Phrase]) -> Facts:
 
 
 def build_cause(record: Record) -> Section | None:
-    """Return how a run failed: exception, signal, stacks, traceback; None when it passed."""
+    """Return how a run failed; None if it passed.
+
+    The section has the exception or the signal, the files with the stacks of the ranks, where the
+    ranks were if the run hung, and the end of the traceback.
+    """
     run_cause = record.cause
     if run_cause is None:
         return None
+    # A file for each rank whose stack was saved, beside the record; their number is in brackets.
     stacks = f"stacks.rank<N>.txt ({len(run_cause.stacks)})" if run_cause.stacks else None
     facts = _list_known_facts(
         {
@@ -253,10 +285,10 @@ def build_cause(record: Record) -> Section | None:
     blocks: list[Block] = []
     if facts.items:
         blocks.append(facts)
-    if run_cause.hang:
+    if run_cause.hang:  # which ranks were at which place, according to their stacks
         blocks.append(_build_hang_table(run_cause.hang))
     if run_cause.traceback:
-        lines = run_cause.traceback.rstrip().splitlines()[-_TRACEBACK_LINES:]
+        lines = run_cause.traceback.rstrip().splitlines()[-_TRACEBACK_LINES:]  # the last ones
         blocks.append(Paragraph(phrase("cause.traceback"), "muted"))
         blocks.append(
             Code("\n".join(escape_controls(line.expandtabs(4)).rstrip() for line in lines))
@@ -268,8 +300,9 @@ def _build_hang_table(groups: Sequence[HangGroup]) -> Table:
     """Return where the ranks were when a run was stopped, a row for the ranks at one place.
 
     Args:
-        groups: ranks at one place, with their state, for example that they wait, and ``call``, the
-            collective or the call in which they wait; None: another state.
+        groups: the ranks at one place. ``where`` names the place in the code; ``state`` is
+            ``collective``, ``waits``, ``elsewhere`` or ``silent``; ``call`` is the collective or
+            the call in which they wait, None in the last two states.
     """
     rows = []
     for group in groups:
@@ -282,15 +315,19 @@ def _build_hang_table(groups: Sequence[HangGroup]) -> Table:
 
 
 def build_run_facts(record: Record) -> Section:
-    """Return what was trained by which rules, and what the case declares besides."""
+    """Return what was trained and by which rules, and the tables that only this case has.
+
+    A value that is None is not shown.
+    """
     plan = record.plan
-    job = record.environment.get("job") or {}
-    about = plan.about
-    # Both are changes to the recipe ``compared_with``: ``fix_hp`` has those that the closed rules
-    # allow, ``extra`` all others.
+    job = record.environment.get("job") or {}  # what the job reported of itself
+    about = plan.about  # facts of the case
+    # Both are changes to fields of the recipe ``compared_with``: ``fix_hp`` has the ones that the
+    # closed rules allow, ``extra`` all others.
     changed = phrase("def.fix_hp", standards=plan.compared_with)
-    # One by one, because they are joined below by the separator of the page's language.
+    # Split into single fields, which are joined below by the separator of the page's language.
     recipe_fields = _FIELD_SEPARATOR.split(format_fix_hp(_list_recipe_fields(record)))
+    # PyTorch's attention kernels, and whether each may run.
     attention_flags = record.environment.get("attention_flags", {})
     attention_kernels = [name for name, is_allowed in attention_flags.items() if is_allowed]
     facts: dict[str, Phrase] = {
@@ -301,7 +338,7 @@ def build_run_facts(record: Record) -> Section:
         "name.sample": about.sample_note,
         "name.precision": join((format_precision(record), _explain_precision(record)), "colon"),
         "name.fix_hp": (or_none(format_fix_hp(plan.fix_hp)), " (", changed, ")"),
-        # A user's own program, which has a witness, has no rules.
+        # A user's own program, which the plan has as ``witness``, is bound by no rules.
         "fact.rules": phrase(f"rules.{plan.rules if plan.witness is None else WITNESSED}"),
         "name.extra": or_none(format_fix_hp(plan.extra)),
         "fact.recipe": plan.recipe_name,
@@ -318,7 +355,10 @@ def build_run_facts(record: Record) -> Section:
 
 
 def _describe_data(record: Record) -> Phrase:
-    """Return the name of the data set with its sizes, its layout and the digest of its content."""
+    """Return the name of the data set with its sizes, its file format and a digest of its content.
+
+    The sizes are numbers of samples; ``layout`` is the format and ``content_id`` the digest.
+    """
     data = record.plan.data
     details = phrase(
         "general.data",
@@ -331,7 +371,7 @@ def _describe_data(record: Record) -> Phrase:
 
 
 def _describe_parameters(record: Record) -> Phrase:
-    """Return the number of parameters, and of those that were trained if they are not all."""
+    """Return the number of the model's parameters, and of the trained ones if they are fewer."""
     parameters = count_parameters(record)
     job = record.environment.get("job") or {}
     num_trained = job.get("trainable_parameters")
@@ -356,7 +396,7 @@ def _describe_kernels(used: Mapping[str, str]) -> Phrase:
 def _list_recipe_fields(record: Record) -> dict[str, Any]:
     """Return the recipe's fields, without ``kernels`` if it is None and the job reported them.
 
-    The kernels that the job chose are then a fact of their own.
+    None lets the job choose the kernels. Those that it chose are a fact of their own on the page.
     """
     fields = dict(record.plan.recipe)
     if fields.get("kernels") is None and (record.environment.get("job") or {}).get("kernels"):
@@ -365,9 +405,10 @@ def _list_recipe_fields(record: Record) -> dict[str, Any]:
 
 
 def _explain_precision(record: Record) -> Phrase:
-    """Return what the precision means for weights and matmuls.
+    """Return a sentence on what the precision means for weights and matmuls.
 
-    A case whose frozen weights may be held in 16 bits says so in a field ``weights_dtype``.
+    The recipe of a case whose frozen weights may be held in 16 bits has a field ``weights_dtype``.
+    If it is not fp32, the sentence is about these weights.
     """
     recipe = record.plan.recipe
     weights_dtype = str(recipe.get("weights_dtype", "fp32"))
@@ -377,30 +418,33 @@ def _explain_precision(record: Record) -> Phrase:
 
 
 def _build_declared(record: Record, spec: TableSpec) -> list[Block]:
-    """Return a list, table or curves that a case declares, with a heading; empty without rows.
+    """Return a list, a table or curves that a case declares for its pages, with a heading.
+
+    A table or curves without rows are left out: the result is then empty.
 
     Args:
-        spec: what the case declares. ``rows`` is the name of a fact of the job that has the rows;
-            empty for a list. Each of ``entries`` is a column of the table, or a line of the list:
-            ``value`` is the key or the path of its value and ``form`` the format of a number.
-            ``curves``: draw the rows in place of a table.
+        spec: what the case declares. ``rows`` is the name of a fact, a list of rows, that the job
+            reported; empty for a list. Each of ``entries`` is a column of the table, or a line of
+            the list: ``name`` is its heading, ``value`` the key or the path of its value and
+            ``form`` the format of a number. ``curves``: draw the rows in place of a table.
     """
     recipe: Any = record.plan.recipe
     job: Any = record.environment.get("job") or {}
     rank_batch_size = recipe["micro_batch_size"] * recipe["grad_accum_steps"]
+    # What a list can show of the run itself.
     run = {"global_batch_size": rank_batch_size * record.plan.world_size}
     heading = Paragraph(spec.heading, "heading")
     if not spec.rows:  # each entry is a single value
         sources: dict[str, Any] = {"job": job, "recipe": recipe, "run": run}
         values = ((x.name, _read_value(sources, x.value, x.form)) for x in spec.entries)
         return [heading, Facts(tuple(values))]
-    facts = job.get(spec.rows) or []  # a fact of the job that is a list of rows
+    job_rows = job.get(spec.rows) or []  # values by key in each
     if spec.curves:
         # The first column is the step, over which the other columns are drawn.
-        charts = [chart_case_curve(facts, column) for column in spec.entries[1:]]
+        charts = [chart_case_curve(job_rows, column) for column in spec.entries[1:]]
         drawn = tuple(chart for chart in charts if chart is not None)
         return [heading, Columns(drawn)] if drawn else []
-    rows = [[_read_value(row, x.value, x.form) for x in spec.entries] for row in facts]
+    rows = [[_read_value(row, x.value, x.form) for x in spec.entries] for row in job_rows]
     return [heading, build_table((x.name for x in spec.entries), rows)] if rows else []
 
 
@@ -427,13 +471,18 @@ def _read_value(source: Mapping[str, Any], path: str, form: str) -> Phrase:
 
 
 def build_environment(record: Record) -> Section:
-    """Return hardware and software; of several nodes, those of the first."""
+    """Return hardware and software; of several nodes, those of the first.
+
+    A fact whose value is None is left out.
+    """
     env = record.environment
-    total_bytes = env.get("memory_total_bytes")
+    total_bytes = env.get("memory_total_bytes")  # of the host
+    # The product name of each rank's device. The page shows each name once, with how many ranks
+    # have it: `A100 x 8`.
     names = [str(device.get("name")) for device in env.get("devices") or [] if device]
     cards = join(f"{name} x {names.count(name)}" for name in dict.fromkeys(names))
     container_parts = [
-        env.get("container"),
+        env.get("container"),  # the program that runs it, such as docker
         env.get("container_version"),
         env.get("container_image"),
         env.get("container_digest"),
@@ -460,11 +509,11 @@ def build_environment(record: Record) -> Section:
 
 
 def _describe_unproven(plan: Plan) -> Phrase:
-    """Return what the vendor and the launcher were tested on, if not on real runs.
+    """Return on what the support of the vendor and of the launcher was tested instead of real runs.
 
-    None: real runs have tested both.
+    One that has done real runs is left out. None: both have done real runs.
     """
-    # What each was tested on, by its name; without those that real runs have tested.
+    # By the name of the vendor or the launcher, what it was tested on, such as a simulated card.
     if not plan.unproven:
         return None
     lines = [join((name, tested), "colon") for name, tested in plan.unproven.items()]
@@ -472,15 +521,20 @@ def _describe_unproven(plan: Plan) -> Phrase:
 
 
 def build_provenance(records: Sequence[Record]) -> Section:
-    """Return the command that started the run, the version of Trainmark, and the run ids."""
+    """Return the command that started the run, the version of Trainmark, and the run ids.
+
+    Args:
+        records: launches of one work. The command and the versions are those of the first.
+    """
     record = records[0]
     made_by = _list_known_facts(
         {
-            "foot.suite": f"{record.suite.name} {record.suite.version}",
+            "foot.suite": f"{record.suite.name} {record.suite.version}",  # Trainmark itself
             "foot.commit": or_unknown(record.environment.get("commit")),
             "foot.run": join(launch.run_id for launch in records),
+            # One text with the case, the framework, the vendor and the numbers of nodes and ranks.
             "foot.key": record.plan.case_key,
-            # What of device and launcher has not been tested on real hardware.
+            # A device or a launcher that no real run has tested yet.
             "foot.tested": _describe_unproven(record.plan),
         }
     )

@@ -74,8 +74,8 @@ _CASE_COLUMNS = (
     "run_id",
 )
 _OPTIONAL = ("settings", "MFU", "quality")  # columns that a list without a value leaves out
-# What the filter of the list compares besides its columns, in the units of the record.
-_FILTERED = (
+# Figures that the filter of the list can name, in the units of the record.
+_FILTERED_FIGURES = (
     "p_whole",
     "p_train",
     "p_core",
@@ -108,7 +108,14 @@ PAGE_COLUMNS = (
 
 
 def _compute_mean(run: Run, key: str) -> float | None:
-    """Return the geometric mean of a figure over the launches that have it; None if none has."""
+    """Return the geometric mean of a figure over the launches that have it; None if none has.
+
+    Only launches that passed, and imported rows, count.
+
+    Args:
+        run: launches of one run or of one work.
+        key: column of the index that has the figure.
+    """
     values = [x[key] for x in run if x["status"] in _STATUSES_WITH_FIGURES and x[key] is not None]
     return summarize_launches(values).mean if values else None
 
@@ -127,7 +134,7 @@ def _get_speed(run: Run) -> float | None:
 
 
 def _get_known_speed(launches: list[Launch]) -> float:
-    """Return the speed of launches that all have one, as ``_select_launches`` returns them."""
+    """Return the mean speed of launches of which at least one has a speed."""
     speed = _get_speed(launches)
     assert speed is not None
     return speed
@@ -144,13 +151,18 @@ def _format_date(launch: Launch) -> str:
 def _find_worst_grade(run: Run) -> str:
     """Return the worst grade of trust among the launches of a run.
 
-    The index of launches has a grade of each launch by itself. A single launch is too few, which
-    is one of the reasons to doubt it. If the run has enough launches, this reason does not count:
-    a launch with no other reason is usable.
+    The grades are ``usable``, ``noisy`` and ``do_not_quote``. The index of launches has a grade of
+    each launch by itself. A single launch is too few for an interval, which is one of the reasons
+    to doubt it. If the run has enough launches, this reason does not count: a launch with no other
+    reason is usable.
+
+    Args:
+        run: launches of one run or of one work.
     """
     has_enough_launches = len(run) >= INTERVAL_MIN_LAUNCHES
     grades = set()
     for launch in run:
+        # The column has the codes of all reasons to doubt the launch.
         has_no_other_reason = launch["trust_reasons"] == "trust_few_launches"
         grades.add("usable" if has_enough_launches and has_no_other_reason else launch["trust"])
     worst_first = reversed(TONES)  # the keys of `TONES` are the grades, the best first
@@ -160,8 +172,10 @@ def _find_worst_grade(run: Run) -> str:
 def _choose_badge(run: Run) -> tuple[str, Phrase, str]:
     """Return what became of a run: a word for the filter, the text of the badge, and its tone.
 
-    The first launch that did not pass decides; if all passed, the grade of trust. A row that was
-    imported has no verdict.
+    The tone is a name such as ``bad`` or ``warn``, by which the page colours the badge. If launches
+    did not pass, the word is the status of the first of them. If all passed, it is the worst grade
+    of trust, or ``passed`` if this is ``usable``. An imported row was not measured here: its status
+    is ``imported``, which is neither good nor bad.
     """
     for launch in run:
         status = launch["status"]
@@ -175,7 +189,11 @@ def _choose_badge(run: Run) -> tuple[str, Phrase, str]:
 def _list_differing_settings(runs: Sequence[Run]) -> list[dict[str, Any]]:
     """Return for each run the settings in which the runs of its case and recipe differ.
 
-    The precision is left out, because it has a column of its own.
+    A setting is a field of the recipe, with its value. The precision is left out, because it has a
+    column of its own.
+
+    Args:
+        runs: lists of launches; all launches of a list have the same case, recipe and settings.
     """
     # The column ``settings`` has all fields of a run's recipe, ``recipe`` the recipe's name.
     fields_by_run = [json.loads(run[0]["settings"] or "{}") for run in runs]
@@ -195,7 +213,11 @@ def _list_differing_settings(runs: Sequence[Run]) -> list[dict[str, Any]]:
 
 
 def _format_settings(settings: Mapping[str, Any]) -> str:
-    """Return settings by their short names; a long number is rounded."""
+    """Return settings as text, ``bs=96, lr=0.0003``; a long number is rounded.
+
+    Args:
+        settings: values of recipe fields by the field's full name.
+    """
     texts = {name: format_setting(value) for name, value in settings.items()}
     for name, value in settings.items():
         if isinstance(value, float) and len(texts[name]) > _MAX_NUMBER_LENGTH:
@@ -204,10 +226,15 @@ def _format_settings(settings: Mapping[str, Any]) -> str:
 
 
 def _list_columns(names: Sequence[str], rows: Sequence[dict[str, Any]]) -> list[str]:
-    """Return the columns of a list, without optional ones that have no value in any row."""
+    """Return the columns of a list, without optional ones that have no value in any row.
+
+    Args:
+        names: columns among which to choose, in their order.
+        rows: as ``_build_row`` returns them.
+    """
     columns = []
     for name in names:
-        # A cell is its text and the value by which the list sorts.
+        # A cell is a pair: its text, and the value by which the list sorts.
         has_value = any(text != cells.NOTHING for text, _ in (row["cells"][name] for row in rows))
         if has_value or name not in _OPTIONAL:
             columns.append(name)
@@ -215,18 +242,21 @@ def _list_columns(names: Sequence[str], rows: Sequence[dict[str, Any]]) -> list[
 
 
 def _build_row(run: Run, links: Links, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a row of the list shows: each cell's text, and the value that it sorts by.
+    """Return what a row of the list shows, and what the page's script sorts and filters it by.
 
     Args:
-        settings: those in which it differs from other rows.
+        run: the launches of a run or, for the page of a case, of one work; an imported row counts
+            as one launch.
+        links: gives the addresses of other pages.
+        settings: values of the recipe fields in which it differs from other rows.
     """
     # What is the same in all launches of the run is taken from the first.
     first_launch = run[0]
-    word, badge, tone = _choose_badge(run)
+    word, badge, tone = _choose_badge(run)  # the tone colours the badge
     speed = _get_speed(run)
     mfu = _compute_mean(run, "MFU")
     quality = _compute_mean(run, "quality_value")
-    # Cells that do not show the value of the index as it is; None: an empty cell.
+    # Texts of the cells that do not show the value in the index as it is; None: an empty cell.
     texts: dict[str, Phrase] = {
         "started_utc": _format_date(first_launch) if first_launch["started_utc"] else None,
         "speed": (_format_speed(speed), " ", _get_unit(first_launch)) if speed else None,
@@ -237,23 +267,25 @@ def _build_row(run: Run, links: Links, settings: Mapping[str, Any]) -> dict[str,
     if quality:
         metric = first_launch["quality_metric"] or ""
         texts["quality"] = f"{cells.format_quality(quality)} {metric}"
-    # A user's own program has no recipe: its column has `WITNESSED`, to which "open" adds nothing.
+    # A recipe whose changes the closed rules do not allow is marked as run by the open rules. A
+    # user's own program has no recipe: its column has `WITNESSED`, to which the mark adds nothing.
     if first_launch["rules"] == "open" and first_launch["recipe"] != WITNESSED:
         texts["recipe"] = join((first_launch["recipe"], phrase("division.open")))
+    # The list sorts by the first launch's value, except for these. A figure is the mean over all.
     sort_values = first_launch | {
         "speed": speed,
         "MFU": mfu,
         "quality": quality,
         "settings": None,  # the list cannot be sorted by them
     }
-    row_cells = {}
+    row_cells = {}  # by column, the text and the value to sort by
     for name in _COLUMNS:
         text = texts.get(name, first_launch.get(name)) or cells.NOTHING
         row_cells[name] = (text, sort_values[name])
     run_id = _RUN_ID.fullmatch(first_launch["run_id"])
     return {
         "cells": row_cells,
-        "word": word,  # what became of the run: the value of the badge's column for the filter
+        "word": word,  # what became of the run; the page filters and sorts by it
         "badge": badge,
         "tone": tone,
         "speed_interval": _describe_speed_interval(run),  # "" for a single launch
@@ -263,7 +295,7 @@ def _build_row(run: Run, links: Links, settings: Mapping[str, Any]) -> dict[str,
         "verification": find_worst_verification(x["verification"] or "verified" for x in run),
         # Of a run id that Trainmark made, its six letters; any other run id in full.
         "short_id": run_id[1] if run_id else first_launch["run_id"],
-        "values": _collect_filter_values(run, word, settings),
+        "values": _collect_filter_values(run, word, settings),  # for the filter
         # An imported row has no page.
         "address": "" if word == IMPORTED else links.get_run_address(first_launch["run_id"]),
         "case_address": links.get_case_address(first_launch["case"]),
@@ -271,8 +303,11 @@ def _build_row(run: Run, links: Links, settings: Mapping[str, Any]) -> dict[str,
 
 
 def _describe_speed_interval(run: Run) -> Phrase:
-    """Return the interval of the speed and the number of launches; empty for a single launch."""
-    key = _name_speed_figure(run[0])
+    """Return the interval of the speed and the number of launches; empty for a single launch.
+
+    Launches that did not pass do not count.
+    """
+    key = _name_speed_figure(run[0])  # the column with the speed
     values = [x[key] for x in run if x["status"] == "passed" and x[key] is not None]
     if len(values) < 2:
         return ""
@@ -281,17 +316,19 @@ def _describe_speed_interval(run: Run) -> Phrase:
 
 
 def _collect_filter_values(run: Run, word: str, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what the list's filter compares of a run, by key, without unknown values.
+    """Return the values of a run that a reader's filter can name, by key, without unknown ones.
 
     Args:
-        word: what became of the run, as ``_choose_badge`` returns it.
-        settings: those in which the run differs from others of the list; a filter may use their
-            short names as well.
+        run: its launches.
+        word: what became of the run: ``passed``, the status of a launch that did not pass, or
+            ``noisy`` or ``do_not_quote`` if it passed with this grade of trust.
+        settings: values of the recipe fields in which the run differs from others of the list. A
+            filter may also name them by their short names, such as ``bs``.
     """
     first_launch = run[0]
-    values: dict[str, Any] = {name: _compute_mean(run, name) for name in _FILTERED}
+    values: dict[str, Any] = {name: _compute_mean(run, name) for name in _FILTERED_FIGURES}
     values["world"] = first_launch["world"]  # the number of ranks
-    for name in _FILTERED_TEXTS:
+    for name in _FILTERED_TEXTS:  # columns with words; those of the first launch count
         values[name] = first_launch[name]
     values["status"] = word
     for name, value in settings.items():
@@ -304,7 +341,8 @@ def build_list_page(runs: Sequence[Run], links: Links) -> str:
     """Return the page with the list of the newest runs.
 
     Args:
-        runs: all runs, the newest first.
+        runs: the launches of each run, of all cases; the newest run first.
+        links: addresses of other pages, in the language of this one.
     """
     newest_runs = runs[:MAX_ROWS]
     total = cells.format_integer(len(runs))
@@ -322,7 +360,8 @@ def build_list_page(runs: Sequence[Run], links: Links) -> str:
         numbers=_NUMBERS,  # the columns that are aligned as numbers
         counted=counted,
         total=total,
-        units={name: FIGURES[name].unit for name in _FILTERED if name in FIGURES},
+        # Units of the figures that a filter can name. A few of them are not in `FIGURES`.
+        units={name: FIGURES[name].unit for name in _FILTERED_FIGURES if name in FIGURES},
         cases=sorted({run[0]["case"] for run in runs}),
         most=MAX_COMPARED,  # the number of runs that a reader can choose for a comparison
         charts=False,  # the page does not load the script that draws charts
@@ -330,30 +369,38 @@ def build_list_page(runs: Sequence[Run], links: Links) -> str:
 
 
 def build_case_page(runs: Sequence[Run], case: str, links: Links) -> str:
-    """Return the page of a case: its speed on each machine, machines as bars, speed over time.
+    """Return the page of a case: a table of speeds, bars that compare devices, speed over time.
 
-    It shows the launches that may be quoted. If a machine has none, it shows all of this machine
-    that passed.
+    They are of the launches that may be quoted. If a machine has none, they are of all launches of
+    this machine that passed. Imported rows have a table of their own.
+
+    Args:
+        runs: the launches of each run; those of other cases are left out.
+        case: its name.
+        links: addresses of other pages, in the language of this one.
     """
     launches = [x for run in runs for x in run if x["case"] == case]
-    works = _group_by_work(_select_launches(launches))
+    works = _group_by_work(_select_launches(launches))  # launches by the name of their work
     # Rows that were imported from other projects, each a run of its own.
     imported = [[launch] for launch in launches if launch["status"] == IMPORTED]
-    others = []
+    imported_sections = []
     if imported:
         heading = phrase(f"status.{IMPORTED}")
-        others.append(Section(heading, IMPORTED, (_build_case_table(imported, links),)))
+        imported_table = _build_case_table(imported, links)
+        imported_sections.append(Section(heading, IMPORTED, (imported_table,)))
     if not works:
-        return build_page(links, case, others, lead=[Paragraph(phrase("site.none_good"), "warn")])
+        return build_page(
+            links, case, imported_sections, lead=[Paragraph(phrase("site.none_good"), "warn")]
+        )
     sections = [Section(phrase("site.best"), "best", (_build_case_table(works.values(), links),))]
     bars = _build_bars(works)
     if bars:
         sections.append(Section(phrase("site.devices"), "devices", bars))
     any_launch = next(iter(works.values()))[0]  # the unit is the same for all of a case
-    figure = phrase("site.speed_unit", unit=_get_unit(any_launch))
-    history = _build_history(works, figure, links)
+    speed_heading = phrase("site.speed_unit", unit=_get_unit(any_launch))
+    history = _build_history(works, speed_heading, links)
     sections.append(Section(phrase("site.over_time"), "over-time", (history,)))
-    return build_page(links, case, [*sections, *others])
+    return build_page(links, case, [*sections, *imported_sections])
 
 
 def _build_case_table(runs: Iterable[Run], links: Links) -> Table:
@@ -362,9 +409,12 @@ def _build_case_table(runs: Iterable[Run], links: Links) -> Table:
     Its cells are those of the page with the list of runs, and a few more.
 
     Args:
-        runs: all of one case; imported rows, or launches that did the same work.
+        runs: all of one case. Each is a list of launches that did the same work, or a list of a
+            single imported row.
+        links: addresses of other pages.
     """
     listed_runs = list(runs)
+    # Of each run what its row of the list shows: a text and a sort value by column in ``cells``.
     list_rows = [
         _build_row(run, links, settings)
         for run, settings in zip(listed_runs, _list_differing_settings(listed_runs), strict=True)
@@ -374,16 +424,17 @@ def _build_case_table(runs: Iterable[Run], links: Links) -> Table:
     rows: list[list[Phrase]] = []
     for run, list_row in zip(listed_runs, list_rows, strict=True):
         texts = {name: text for name, (text, _) in list_row["cells"].items()}
-        texts["interval"] = list_row["speed_interval"]  # "" for an imported row
-        texts["trust"] = list_row["badge"]
         texts["run_id"] = list_row["short_id"]
         speed = _get_speed(run)  # None: an imported row without this figure
         # Without its unit, which is in the heading.
         texts["speed"] = None if speed is None else _format_speed(speed)
-        if list_row["address"]:  # measured here, not imported: it has a page, trust and launches
+        if list_row["address"]:  # measured here: it has a page, a grade of trust, and launches
             texts["device"] = Link(texts["device"], list_row["address"])
             texts["trust"] = phrase(f"trust.{_find_worst_grade(run)}")
             texts["interval"] = list_row["speed_interval"] or count_in_words("launches", 1)
+        else:  # an imported row; its badge says so
+            texts["trust"] = list_row["badge"]
+            texts["interval"] = ""
         rows.append([texts[name] or None for name in columns])
     headings: list[Phrase] = []
     for name in columns:
@@ -399,7 +450,7 @@ def _build_case_table(runs: Iterable[Run], links: Links) -> Table:
 def _select_launches(launches: list[Launch]) -> list[Launch]:
     """Return the passed launches with a speed that may be quoted.
 
-    For a case on a machine that has none of these, return all its passed launches with a speed.
+    Of a case on a machine that has none of these, return all passed launches with a speed.
 
     Args:
         launches: of any runs and cases.
@@ -416,19 +467,21 @@ def _get_case_and_machine(launch: Launch) -> tuple[Any, ...]:
 
 
 def _group_by_work(launches: list[Launch]) -> dict[str, list[Launch]]:
-    """Return the launches of each work on each device by a name for it, the fastest first.
+    """Return the launches of each work by a name for the work, the fastest work first.
 
-    Launches are of the same work if all that makes them comparable is equal. The name states the
-    device, and those of recipe, precision, number of ranks and settings in which the works differ.
+    Launches are of the same work if their case, recipe, data, devices and all else that a fair
+    comparison needs are equal. The name states the device, and those of recipe, precision, number
+    of ranks and settings in which the works differ.
 
     Args:
-        launches: of any runs and cases.
+        launches: of any runs and cases, each with a speed.
     """
     # The column ``work`` has a hash of all that makes launches comparable, the devices included.
     launches_by_work: dict[str, list[Launch]] = {}
     for launch in launches:
         launches_by_work.setdefault(launch["work"], []).append(launch)
     works = list(launches_by_work.values())
+    # Those of recipe, precision and number of ranks that are not the same in all works.
     differing_keys = [
         key for key in _WORK_KEYS if len({work_launches[0][key] for work_launches in works}) > 1
     ]
@@ -460,10 +513,10 @@ def _build_bars(works: dict[str, list[Launch]]) -> tuple[Block, ...]:
     """Return the mean speeds, with the power, as bars for each work that several devices did.
 
     Args:
-        works: launches of each work on each device, the fastest first.
+        works: launches of each work on one device, by the work's name; the fastest work first.
     """
-    # Of each work, the launches of each device. The column ``comparable`` has a hash of the work
-    # without its devices.
+    # Launches of each device, by the work apart from its devices: the column ``comparable`` has a
+    # hash of it.
     device_launches_by_work: dict[str, list[list[Launch]]] = {}
     for launches in works.values():
         device_launches_by_work.setdefault(launches[0]["comparable"], []).append(launches)
@@ -471,7 +524,7 @@ def _build_bars(works: dict[str, list[Launch]]) -> tuple[Block, ...]:
     for device_launches in device_launches_by_work.values():
         if len(device_launches) < 2:
             continue
-        highest_speed = _get_known_speed(device_launches[0])
+        highest_speed = _get_known_speed(device_launches[0])  # its bar has the whole width
         bars = []
         for launches in device_launches:
             speed = _get_known_speed(launches)
@@ -497,14 +550,21 @@ def _build_bars(works: dict[str, list[Launch]]) -> tuple[Block, ...]:
 def build_machines_page(runs: Sequence[Run], links: Links) -> str:
     """Return all cases on one page: a row for each machine, a column for each case.
 
-    A cell is of the fastest work. It has the speed, and the time to the target if it was reached.
+    A machine is a device with a number of ranks. If it did a case in several ways, with other
+    recipes or settings for instance, the cell is of the fastest. The cell has the speed, and the
+    time to the target if it was reached.
+
+    Args:
+        runs: the launches of each run, of all cases.
+        links: addresses of other pages.
     """
+    # A work can have launches of several runs, so all launches are grouped anew.
     works = _group_by_work(_select_launches([launch for run in runs for launch in run]))
     cases = sorted({launches[0]["case"] for launches in works.values()})
     cells_by_machine: dict[tuple[str, str], dict[str, Phrase]] = {}
     for launches in works.values():  # the fastest first
         first_launch = launches[0]
-        machine = (first_launch["device"], first_launch["world"])
+        machine = (first_launch["device"], first_launch["world"])  # "world": the number of ranks
         machine_cells = cells_by_machine.setdefault(machine, {})
         if first_launch["case"] not in machine_cells:
             address = links.get_run_address(first_launch["run_id"])
@@ -522,7 +582,9 @@ def build_machines_page(runs: Sequence[Run], links: Links) -> str:
 
 
 def _describe_speed(launches: list[Launch]) -> Phrase:
-    """Return the time to the target if it was reached, the speed, and a grade that is not usable.
+    """Return the time to the target if it was reached, the speed, and a grade below ``usable``.
+
+    Time and speed are means over the launches. The grade is the worst grade of trust among them.
 
     Args:
         launches: of one work, all of which have a speed.
@@ -532,43 +594,48 @@ def _describe_speed(launches: list[Launch]) -> Phrase:
     speed_text = _format_speed(_get_known_speed(launches))
     text: Phrase = (time_text, speed_text, " ", _get_unit(launches[0]))
     grade = _find_worst_grade(launches)
-    if grade == "usable":
+    if grade == "usable":  # nothing to warn of
         return text
     return (text, " [", phrase(f"trust.{grade}"), "]")
 
 
-def _build_history(works: dict[str, list[Launch]], figure: Phrase, links: Links) -> Chart:
-    """Return the speed of the most frequent works over time, with its change points.
+def _build_history(works: dict[str, list[Launch]], speed_heading: Phrase, links: Links) -> Chart:
+    """Return a chart of speeds over time, a line for each of the works with the most launches.
 
-    The table also has the commits that were measured.
+    It marks the launches at which the level of a line changes. The table of its values also has the
+    relative change, and the commit of Trainmark that made each launch.
 
     Args:
         works: launches of each work, by its name.
-        figure: the speed with its unit.
+        speed_heading: the word for speed with its unit.
+        links: addresses of other pages.
     """
+    # Names of works, which are the series of the chart.
     most_frequent = sorted(works, key=lambda name: len(works[name]), reverse=True)[:_MAX_LINES]
-    points: list[dict[str, Any]] = []
-    change_rows: list[dict[str, Any]] = []
-    rows: list[list[Phrase]] = []
+    points: list[dict[str, Any]] = []  # data of the lines, an entry for each launch
+    change_marks: list[dict[str, Any]] = []  # data of the marks, an entry for each change
+    rows: list[list[Phrase]] = []  # of the table
     for name in most_frequent:
         oldest_first = sorted(works[name], key=lambda launch: launch["started_utc"])
         launches = oldest_first[-MAX_ROWS:]  # the newest
         times = [launch["started_utc"] for launch in launches]
         speeds = [launch[_name_speed_figure(launch)] for launch in launches]
+        # By the index of the first launch after the change.
         changes = {change.index: change for change in change_points(times, speeds)}
-        change_rows += [{"series": name, "started": times[index]} for index in changes]
+        change_marks += [{"series": name, "started": times[index]} for index in changes]
         for index, (launch, speed) in enumerate(zip(launches, speeds, strict=True)):
             points.append({"series": name, "started": times[index], "value": speed})
             change_text = None
             if index in changes:
-                change_text = f"{changes[index].after / changes[index].before - 1:+.1%}"
+                change = changes[index]  # has the median speeds before and after it
+                change_text = f"{change.after / change.before - 1:+.1%}"
             when = Link(_format_date(launch), links.get_run_address(launch["run_id"]))
             commit = (launch["suite_commit"] or cells.NOTHING)[:10]
             rows.append([when, name, cells.format_rate(speed), change_text, commit])
     columns = [
         phrase("site.started_utc"),
         phrase("site.series"),
-        figure,
+        speed_heading,
         phrase("site.changes"),
         phrase("site.commit"),
     ]
@@ -576,13 +643,13 @@ def _build_history(works: dict[str, list[Launch]], figure: Phrase, links: Links)
         "site.history_seen",
         launches=len(points),
         series=len(most_frequent),
-        steps=len(change_rows),
+        steps=len(change_marks),
     )
     return Chart(
         "history",
-        phrase("site.history", figure=figure),
+        phrase("site.history", figure=speed_heading),
         description,
-        chart_specs.draw_history(has_changes=bool(change_rows)),
-        {"history": points, "changes": change_rows},
+        chart_specs.draw_history(has_changes=bool(change_marks)),
+        {"history": points, "changes": change_marks},
         build_table(columns, rows),
     )

@@ -68,7 +68,11 @@ _SAFE_NAME = re.compile(r"([0-9]{8}T[0-9]{6}Z-|[a-z])[a-z0-9._-]{0,150}")
 
 
 def make_safe_file_name(text: str) -> str:
-    """Return a file's name for a name from a record: the name itself if it is safe, else a hash."""
+    """Return a file's name for a name from a record: the name itself if it is safe, else a hash.
+
+    A safe name is no path, is not too long for any file system, and does not need upper and lower
+    case to differ from another one.
+    """
     if _SAFE_NAME.fullmatch(text):
         return text
     return blake2b(text.encode("utf-8", "replace"), digest_size=12).hexdigest()
@@ -95,7 +99,11 @@ class Links:
 
     @property
     def file(self) -> str:
-        """Return where the page is in the site's folder; the first language has no folder."""
+        """Return where the page is in the site's folder.
+
+        ``path`` is below the folder of the page's language. The first language has no folder of its
+        own: its pages lie in the site's folder itself.
+        """
         return self.path if self.lang == LANGUAGES[0] else f"{self.lang}/{self.path}"
 
     @property
