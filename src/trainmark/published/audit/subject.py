@@ -201,9 +201,10 @@ class AuditSubject:
 
     @property
     def dropped_share(self) -> float:
-        """The share of its assignments of tokens to experts that a row says it dropped; 0: none.
+        """The share of tokens that experts of a mixture dropped; 0: the row prints none.
 
-        It is in a setting or a column whose name contains ``drop``: ``68%`` or ``0.68``.
+        A token has several experts: each assignment of a token to an expert counts for itself. The
+        share is in a setting or a column whose name contains ``drop``: ``68%`` or ``0.68``.
         """
         # `changes` are the row's settings by name, `cells` the texts of all its columns by header.
         texts_by_name = {**self.row.changes, **self.row.cells} if self.row else {}
@@ -301,11 +302,11 @@ class AuditSubject:
         return any(product["evidence"] in _DATA_SHEET_LEVELS for product in self._possible_products)
 
     def list_dense_peaks(self) -> list[float]:
-        """Return the dense peaks in FLOP/s by which an MFU may have been computed, highest first.
+        """Return the dense peaks in FLOP/s to which a row's MFU may refer, highest first.
 
         They are those of the precisions that the row names; if it names none, of all precisions.
-        Unlike ``find_peak_bound``, it takes no other precision if the named ones have no published
-        peak: by a wrong peak, a correct MFU would look wrong.
+        The list is empty if the named precisions have no published peak: a correct MFU would look
+        wrong beside the peak of another precision.
         """
         precisions = set(self.precisions)
         # A row in mixed precision does not say whether it is FP16 or BF16. A row in FP8 may state
@@ -322,9 +323,9 @@ class AuditSubject:
     def find_peak_bound(self) -> PeakBound | None:
         """Return the highest dense peak of the device; None: its peaks are not known.
 
-        It is that of the precisions that the row names. If the row names none, or one of them has
-        no published peak, it is the highest of all precisions. If the device's name can mean
-        several products, it is that of the fastest one.
+        It is the highest of the precisions that the row names. If the row names none, or one of
+        them has no published peak, it is the highest of all precisions. If the device's name can
+        mean several products, the fastest one counts.
         """
         bounds = []
         for product in self._possible_products:

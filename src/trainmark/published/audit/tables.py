@@ -81,7 +81,7 @@ def check_copies(subjects: AuditSubjects) -> Hits:
 
 
 def check_same_figures(subjects: AuditSubjects) -> Hits:
-    """Yield each row that repeats all measured figures of a row of other work.
+    """Yield each row that repeats all measured figures of a row that did different work.
 
     A line of a table gives one row, or one for each precision if it has a column for each. All rows
     of a line are compared with all rows of another line.
@@ -154,8 +154,8 @@ def _describe_printed_work(subject: AuditSubject) -> object:
 def check_ratios(subjects: AuditSubjects) -> Hits:
     """Yield rows of a card whose figures are those of another card, all times the same factor.
 
-    Measured speeds of two cards differ by another factor in each row. So rows with the same factor
-    were computed, not measured.
+    Measured speeds of two cards differ by a different factor in each row. So rows that all have the
+    same factor were computed, not measured.
     """
     # All rows of a group are of one card and one model.
     for rows_a, rows_b in combinations(group_subjects(subjects, _get_card_key), 2):
@@ -304,6 +304,7 @@ def find_inconsistent_rows(
         get_value: returns the value, above zero, by which rows are compared with the median.
     """
     remaining = list(subjects)
+    # Of logarithms, because twice and half the median are equally far from it.
     logarithms = [math.log(get_value(subject)) for subject in subjects]
     center = median(logarithms)
     # Rounded, so that equally far rows stay equally far whatever the error of the logarithms is.
@@ -338,7 +339,7 @@ def check_side_by_side(subjects: AuditSubjects) -> Hits:
             # The number of samples in the model's data set; None: not known.
             samples_per_pass = subject.workload.samples_per_pass
             args: dict[str, Any]
-            if samples_per_pass:
+            if samples_per_pass:  # the message counts passes over the data set, not samples
                 code = "audit_passes_differ"
                 passes = [_get_max_samples(row) / samples_per_pass for row in rows]
                 listed_passes = ", ".join(f"{x:.1f}" for x in passes)
@@ -378,6 +379,7 @@ def have_different_samples(subject: AuditSubject, other: AuditSubject) -> bool:
     min_samples = max(0.0, subject.min_samples, other.min_samples)
     # Rounding of the printed times and of `p_whole`, the samples a second of the whole run.
     rounding = sum(row.compute_rounding("e2e_time", "train_time", "p_whole") for row in rows)
+    # Numbers of samples whose ratio is at most `SAME_WORK_RATIO` count as equal.
     max_samples = min(row.max_samples for row in rows) * (SAME_WORK_RATIO + rounding)
     if min_samples > max_samples:
         return True  # no number is possible for both, whatever their start-up times
@@ -385,7 +387,7 @@ def have_different_samples(subject: AuditSubject, other: AuditSubject) -> bool:
     # Start-up times of one table may differ by a factor, and by these seconds besides: a constant,
     # and the time of the samples that the longer run may have trained more or fewer.
     slack_s = _MAX_START_DIFFERENCE_S + (SAME_WORK_RATIO - 1) * longest_s
-    # Numbers within this ratio count as equal: one a little below `min_samples` is still possible.
+    # A number that is below `min_samples` by at most this ratio counts as equal to it too.
     first_candidate = min_samples / SAME_WORK_RATIO
     for index in range(_NUM_CANDIDATES + 1):
         # The candidates are spread evenly from the first one to the largest number.
@@ -399,12 +401,12 @@ def have_different_samples(subject: AuditSubject, other: AuditSubject) -> bool:
 def _compute_start_up(subject: AuditSubject, samples: float, min_samples: float) -> float:
     """Return the start-up time in seconds of a row if it trained this number of samples.
 
-    It is the time of the run that its training of the samples leaves.
+    It is the time of the run minus the time of training the samples.
 
     Args:
         samples: may be a little below ``min_samples``; such a number counts as ``min_samples``.
-        min_samples: the fewest samples that the row can have trained. The start-up time that they
-            imply is the longest that is possible.
+        min_samples: the fewest samples that this row and the compared one can both have trained.
+            The start-up time that they imply is the longest that is possible.
     """
     # Samples a second of the whole run.
     rate = subject.figures["p_whole"]
@@ -535,10 +537,10 @@ def _compute_implied_peaks(subject: AuditSubject, slack: float) -> list[tuple[fl
     if not mfu or not token_rate:
         return []
     workload = subject.workload
-    # The size is from `workloads.toml` if the workload has names, else from a column of the row,
-    # else from the model's name. A name rounds the size, `7b`; the other two are exact.
-    is_size_from_name = not workload.names and subject.read_setting("parameters") is None
-    size_slack = 1 + _SIZE_TOLERANCE if is_size_from_name else 1.0
+    # A size is exact if `workloads.toml` lists the model, which then has names, or if a column of
+    # the row has all its digits. Otherwise it is one such as `7b`, mostly from the model's name.
+    is_size_rounded = not workload.names and subject.read_setting("parameters") is None
+    size_slack = 1 + _SIZE_TOLERANCE if is_size_rounded else 1.0
     ranges = []
     for billions in workload.parameter_billions:
         for flops_per_parameter in workload.flops_per_parameter:

@@ -262,7 +262,7 @@ def list_workloads() -> list[Workload]:
     """Return the models of ``workloads.toml``.
 
     First come the entries ``workload``. The entries ``sizes`` follow: language models of which only
-    the size is listed. Both have the fields of ``Workload`` as keys.
+    the size is listed, and no data set. Both have the fields of ``Workload`` as keys.
     """
     entries = (*_read_document()["workload"], *_read_document()["sizes"])
     return [Workload.model_validate(entry) for entry in entries]

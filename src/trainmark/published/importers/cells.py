@@ -79,7 +79,10 @@ def mark_decimal_commas(columns: Sequence[Column], rows: Sequence[Sequence[str]]
 
 
 def read_cell(text: str, column: Column, *, world_size: int | None = None) -> dict[str, Reading]:
-    """Return the figures of one cell by their names: one, or a quality and its target.
+    """Return the figures of one cell by their names.
+
+    Most cells have one figure. ``0.91/0.90`` has two, a quality with its target or two qualities,
+    and ``13.9/40.0`` the used and the total memory.
 
     Args:
         text: the cell as printed.
