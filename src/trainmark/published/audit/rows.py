@@ -538,7 +538,7 @@ def _check_passes_of_row(subject: AuditSubject, samples_per_pass: int) -> Hits:
     if subject.min_samples <= SAME_WORK_RATIO * expected_samples:
         return
     args["epochs"] = round(epochs)
-    times = subject.max_samples / expected_samples
+    times = subject.max_samples / expected_samples  # how often each sample was counted
     # If every rank counted the samples of all ranks, there are `world_size` times as many, or a
     # whole multiple of that.
     times_per_rank = _find_multiple_of_ranks(times, subject.world_size)

@@ -298,7 +298,8 @@ class AuditSubject:
 
         One of the products that the device's name can mean is enough.
         """
-        # `evidence` grades the source of a product's figures, such as a document or the press.
+        # `evidence` grades the source of a product's figures: A and B are a vendor's document and
+        # data sheet, C is the press.
         return any(product["evidence"] in _DATA_SHEET_LEVELS for product in self._possible_products)
 
     def list_dense_peaks(self) -> list[float]:
@@ -356,7 +357,8 @@ class AuditSubject:
             return None
         precision = max(candidates, key=lambda name: product_peaks[name])
         source = peaks.get_provenance(peaks.read_table(), product, f"{precision}_tflops")
-        # The grade of the source: a vendor's document or data sheet is sure, the press is not.
+        # `evidence` grades the source: A and B, a vendor's document and data sheet, are sure; C, the
+        # press, is not.
         is_sure = source["evidence"] in _DATA_SHEET_LEVELS
         return PeakBound(product_peaks[precision], precision, is_sure)
 
