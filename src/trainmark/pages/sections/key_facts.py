@@ -21,9 +21,9 @@ def build_key_facts(record: Record) -> KeyFacts:
     plan = record.plan
     environment = record.environment
     model: Phrase = None
-    size = count_parameters(record)
-    if size is not None:
-        model = phrase("key.parameters", size=cells.format_short_count(size))
+    num_parameters = count_parameters(record)
+    if num_parameters is not None:
+        model = phrase("key.parameters", size=cells.format_short_count(num_parameters))
     day = str(record.started)[:10]  # 2026-11-22 of 2026-11-22T08:15:00Z
     packages = environment.get("packages") or {}
     facts: dict[str, Phrase] = {
@@ -43,25 +43,30 @@ def build_key_facts(record: Record) -> KeyFacts:
 
 
 def _describe_rules(record: Record) -> Phrase:
-    """Return the rules and the recipe; a user's own program has neither."""
+    """Return the rules, closed or open, and the recipe; a user's own program has neither."""
     plan = record.plan
+    # The user's own program, which was measured instead of a case.
     if plan.witness is not None:
         return phrase("rules.witnessed")
     return join((phrase(f"division.{plan.rules}"), phrase("key.recipe", name=plan.recipe_name)))
 
 
 def _describe_batch(record: Record) -> Phrase:
-    """Return the samples of a step: micro-batch times accumulated micro-batches times ranks."""
+    """Return the number of samples of a step, with its factors if it has several: ``64 = 8 x 8``.
+
+    The factors are the samples of a micro-batch, the micro-batches that a rank accumulates in a
+    step, and the ranks. The last two are left out if they are 1.
+    """
     recipe = record.plan.recipe
-    ranks = record.plan.world_size
-    micro_batch = recipe["micro_batch_size"]
-    accumulated = recipe["grad_accum_steps"]
-    factors = [str(micro_batch)]
-    if accumulated > 1:
-        factors.append(str(accumulated))
-    if ranks > 1:
-        factors.append(str(ranks))
-    total = cells.format_integer(micro_batch * accumulated * ranks)
+    num_ranks = record.plan.world_size
+    micro_batch_size = recipe["micro_batch_size"]
+    num_micro_batches = recipe["grad_accum_steps"]
+    factors = [str(micro_batch_size)]
+    if num_micro_batches > 1:
+        factors.append(str(num_micro_batches))
+    if num_ranks > 1:
+        factors.append(str(num_ranks))
+    total = cells.format_integer(micro_batch_size * num_micro_batches * num_ranks)
     if len(factors) == 1:
         return total
     return phrase("key.batch_of", total=total, factors=" x ".join(factors))
@@ -69,10 +74,10 @@ def _describe_batch(record: Record) -> Phrase:
 
 def _describe_memory(record: Record) -> Phrase:
     """Return the memory of a device, or of the host if ranks use the CPU; None: not known."""
-    entries = record.environment.get("devices") or []  # the device of each rank
+    devices = record.environment.get("devices") or []  # of each rank; None: it reported none
     device_bytes = None
-    if entries and entries[0] is not None:
-        device_bytes = entries[0].get("memory_total_bytes")  # of rank 0, which stands for all
+    if devices and devices[0] is not None:
+        device_bytes = devices[0].get("memory_total_bytes")  # of rank 0, which stands for all
     if has_cards(record):  # each rank has an accelerator of its own
         return None if device_bytes is None else f"{device_bytes / cells.GIB:.0f} GiB"
     # A CPU reports the host's memory as its own.

@@ -88,8 +88,8 @@ def split_training_time(record: Record) -> dict[str, float]:
     The keys: ``compute``; ``data``, waiting for data; ``evaluation``; and ``rest``, checkpoints and
     the time between steps. Empty if the record has none of these times.
     """
-    # Evaluations and checkpoints are spans of their own in the record; the parts divide the time of
-    # the steps and between them.
+    # In a record, evaluations and checkpoints are spans of their own; the time of the steps and
+    # between them is divided into parts.
     spans = record.spans.by_name_ns
     parts = record.spans.train_parts_ns
     spent_ns = {
@@ -204,7 +204,8 @@ def _find_time_limits(record: Record) -> Iterator[Limit]:
             # A user's own program, which has a witness, has no recipe fields that the advice could
             # name.
             key = name if record.plan.witness is None else _ADVICE_ON_PROGRAMS[name]
-            yield Limit(name, share, phrase(f"advice.{key}", share=f"{share:.0%}"), arithmetic)
+            advice = phrase(f"advice.{key}", share=f"{share:.0%}")
+            yield Limit(name, cost=share, advice=advice, arithmetic=arithmetic)
 
 
 def _find_throttling(record: Record) -> Limit | None:
@@ -216,8 +217,9 @@ def _find_throttling(record: Record) -> Limit | None:
     if share <= THROTTLED_SHARE:
         return None
     arithmetic = f"{share:.1%} > {THROTTLED_SHARE:.0%}"
+    advice = phrase("advice.clocks", rank=rank)
     # The cost is at most this share, because lowered clocks still compute.
-    return Limit("clocks", share, phrase("advice.clocks", rank=rank), arithmetic)
+    return Limit("clocks", cost=share, advice=advice, arithmetic=arithmetic)
 
 
 def _find_slow_rank(record: Record) -> Limit | None:
@@ -230,7 +232,8 @@ def _find_slow_rank(record: Record) -> Limit | None:
     # A step takes 1 + excess times as long as it would without the slow rank.
     lost_share = slowest.excess / (1 + slowest.excess)
     arithmetic = f"{slowest.excess:.3f} / {1 + slowest.excess:.3f} = {lost_share:.1%}"
-    return Limit("rank", lost_share, phrase("advice.rank", rank=slowest.rank), arithmetic)
+    advice = phrase("advice.rank", rank=slowest.rank)
+    return Limit("rank", cost=lost_share, advice=advice, arithmetic=arithmetic)
 
 
 def _find_other_work(record: Record) -> Limit | None:
@@ -240,22 +243,23 @@ def _find_other_work(record: Record) -> Limit | None:
         return None
     # A rank that computes with several threads is hit harder, because its threads wait for one
     # another. The advice then also names OMP_NUM_THREADS=1.
-    kind = "other_work_threads" if _has_threads(record) else "other_work"
+    advice_key = "other_work_threads" if _has_threads(record) else "other_work"
     arithmetic = f"{others_share:.1%} > {BUSY_SHARE:.0%}"
+    advice = phrase(f"advice.{advice_key}")
     # How much time the other work costs is not known.
-    return Limit("other_work", cost=None, advice=phrase(f"advice.{kind}"), arithmetic=arithmetic)
+    return Limit("other_work", cost=None, advice=advice, arithmetic=arithmetic)
 
 
 def _find_small_batch(record: Record) -> Limit | None:
     """Return a limit if the device computes slowly and has free memory for a larger batch."""
     rate = record.figure("MAMFU")  # share of the measured matmul rate, in percent
-    used = record.figure("mem")
+    used = record.figure("mem")  # memory of a device that was used at most
     total = record.figure("mem_total")
     if rate is None or not used or not total:
         return None
     if not has_cards(record):  # the memory is the host's, not a device's
         return None
-    # The advice is a larger batch or `compile`, so it is not given to a run that compiles.
+    # The advice is a larger batch or torch.compile, so it is not given to a run that compiles.
     if record.plan.recipe.get("compile"):
         return None
     if rate >= 100 * _GOOD_MATMUL_SHARE or used / total >= _ROOMY_MEMORY_SHARE:
@@ -268,7 +272,8 @@ def _find_small_batch(record: Record) -> Limit | None:
 
 def _has_threads(record: Record) -> bool:
     """Tell whether each rank computed on the processor with several threads."""
-    # Launchers set the variable for each rank; without it the number of threads is not known.
+    # Launchers set the variable for each rank. Without it the number of threads is not known, and a
+    # single thread is assumed.
     threads = (record.environment.get("variables") or {}).get("OMP_NUM_THREADS", "1")
     return not has_cards(record) and threads != "1"
 
@@ -385,7 +390,7 @@ def compare_speed(
     # evaluation, also without waiting for data, and of the whole run.
     for figure in (name_speed_figure(launches[0]), "p_train", "p_core", "p_whole"):
         speed = summarize_figure(launches, figure)
-        others = []
+        others = []  # the mean of the figure with the results that have it
         for results in comparable:
             other_speed = summarize_figure(results, figure)
             if other_speed is not None:
@@ -492,11 +497,12 @@ def _describe_difference(name: str, value: object, other: object) -> Phrase:
     """Return in what work differs, with both values, in plain words.
 
     Args:
-        name: key of the work.
-        value: of the run that the page shows.
-        other: of the result with which it is compared.
+        name: key of the work, such as a field of the recipe.
+        value: its value in the run that the page shows; None: it does not have the key.
+        other: its value in the result with which the run is compared; None: the same.
     """
-    if isinstance(value, str) or isinstance(other, str):  # the other one may be missing
+    # Of two long texts, only the part around their difference is shown.
+    if isinstance(value, str) or isinstance(other, str):  # one of them may be missing
         value, other = cut_around_difference(str(value or ""), str(other or ""), _MAX_CHARACTERS)
     return phrase(
         "against.differs",
@@ -572,7 +578,7 @@ def _build_speed_bars(
             )
         )
     title: list[Phrase] = [phrase("against.title", figure=figure)]
-    # If one of the speeds must not be quoted, the title says that the ratios are only a hint.
+    # If one of the speeds must not be quoted, the title says that the ratios are for guidance only.
     if "do_not_quote" in grades:
         title.insert(0, phrase("against.hint"))
     return Bars(join(title, "colon"), tuple(bars))
@@ -646,16 +652,17 @@ def build_rank_strip(record: Record) -> Strip | None:
 
 
 def _list_rank_remarks(record: Record) -> list[Phrase]:
-    """Return a remark on the slowest rank, and on the throttled ranks and the hottest if known.
+    """Return remarks on the slowest rank, the throttled ones and the hottest, as far as known.
 
     If no finding calls a rank slow, the first remarks say how far the slowest is from the median.
     """
+    # `excess`: by how much its step is longer than the median rank's, as a share of the latter.
     slowest = _read_slow_rank(record)
     # The share of the time after the warm-up with lowered clocks, by rank.
     measured_shares = _collect_throttled_shares(record, "measured")
     remarks: list[Phrase] = []
     if slowest:
-        share = f"{slowest.excess:+.0%}"  # by which its step is longer than the median rank's
+        share = f"{slowest.excess:+.0%}"
         remarks.append(phrase("strip.slowest", rank=slowest.rank, share=share))
     else:
         remarks += _describe_step_differences(record)

@@ -230,11 +230,11 @@ def _list_columns(names: Sequence[str], rows: Sequence[dict[str, Any]]) -> list[
 
     Args:
         names: columns among which to choose, in their order.
-        rows: as ``_build_row`` returns them.
+        rows: each has ``cells``, by column a pair: the cell's text, and the value by which the list
+            sorts.
     """
     columns = []
     for name in names:
-        # A cell is a pair: its text, and the value by which the list sorts.
         has_value = any(text != cells.NOTHING for text, _ in (row["cells"][name] for row in rows))
         if has_value or name not in _OPTIONAL:
             columns.append(name)
@@ -245,8 +245,8 @@ def _build_row(run: Run, links: Links, settings: Mapping[str, Any]) -> dict[str,
     """Return what a row of the list shows, and what the page's script sorts and filters it by.
 
     Args:
-        run: the launches of a run or, for the page of a case, of one work; an imported row counts
-            as one launch.
+        run: the launches of a run or, for the page of a case, of one work. Each has its values in
+            the index of launches, by column. An imported row counts as one launch.
         links: gives the addresses of other pages.
         settings: values of the recipe fields in which it differs from other rows.
     """
@@ -371,8 +371,8 @@ def build_list_page(runs: Sequence[Run], links: Links) -> str:
 def build_case_page(runs: Sequence[Run], case: str, links: Links) -> str:
     """Return the page of a case: a table of speeds, bars that compare devices, speed over time.
 
-    They are of the launches that may be quoted. If a machine has none, they are of all launches of
-    this machine that passed. Imported rows have a table of their own.
+    All three show the launches whose trust allows to quote them. If a device with a number of ranks
+    has none, they show all of its launches that passed. Imported rows have a table of their own.
 
     Args:
         runs: the launches of each run; those of other cases are left out.
@@ -455,6 +455,7 @@ def _select_launches(launches: list[Launch]) -> list[Launch]:
     Args:
         launches: of any runs and cases.
     """
+    # `_name_speed_figure` returns the column that has the speed of a launch.
     passed = [x for x in launches if x["status"] == "passed" and x[_name_speed_figure(x)]]
     quotable = [x for x in passed if x["trust"] != "do_not_quote"]
     quotable_groups = {_get_case_and_machine(launch) for launch in quotable}
