@@ -357,8 +357,8 @@ class AuditSubject:
             return None
         precision = max(candidates, key=lambda name: product_peaks[name])
         source = peaks.get_provenance(peaks.read_table(), product, f"{precision}_tflops")
-        # `evidence` grades the source: A and B, a vendor's document and data sheet, are sure; C, the
-        # press, is not.
+        # `evidence` grades the source: A and B, a vendor's document and data sheet, are sure; the
+        # press, C, is not.
         is_sure = source["evidence"] in _DATA_SHEET_LEVELS
         return PeakBound(product_peaks[precision], precision, is_sure)
 
