@@ -108,8 +108,8 @@ def list_columns(references: References) -> tuple[str, ...]:
     """Return the names of the columns that a case's published rows have, in their order.
 
     The column of the quality is ``QUALITY``. Its header depends on the case, so it is the one
-    header that is not a name in ``COLUMNS``. A case without published rows has the columns
-    ``PERFORMANCE``.
+    header that is not a name in ``COLUMNS``. A case without published rows has the columns in
+    ``PERFORMANCE``: precision, changed hyper-parameters, time, speeds, quality and memory.
 
     Args:
         references: the published rows, with the headers of their columns in ``columns``.

@@ -478,7 +478,7 @@ def _group_by_work(launches: list[Launch]) -> dict[str, list[Launch]]:
         launches: of any runs and cases, each with a speed.
     """
     # The column ``work`` has a hash of all that makes launches comparable, the devices included.
-    launches_by_work: dict[str, list[Launch]] = {}
+    launches_by_work: dict[str, list[Launch]] = {}  # by this hash
     for launch in launches:
         launches_by_work.setdefault(launch["work"], []).append(launch)
     works = list(launches_by_work.values())
@@ -491,16 +491,16 @@ def _group_by_work(launches: list[Launch]) -> dict[str, list[Launch]]:
         launches_by_work.items(), key=lambda item: _get_known_speed(item[1]), reverse=True
     )
     named_works: dict[str, list[Launch]] = {}
-    for work, work_launches in fastest_first:
+    for work_hash, work_launches in fastest_first:
         first_launch = work_launches[0]
         parts = [
             first_launch["device"],
             *_describe_work(first_launch, differing_keys),
-            _format_settings(settings_by_work[work]),
+            _format_settings(settings_by_work[work_hash]),
         ]
         name = " · ".join(part for part in parts if part)
         if name in named_works:  # this work differs from another in nothing that the name states
-            name = f"{name} · {work[:6]}"  # the start of the work's hash
+            name = f"{name} · {work_hash[:6]}"
         named_works[name] = work_launches
     return named_works
 
