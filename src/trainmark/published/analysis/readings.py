@@ -272,10 +272,12 @@ class Readings:
             line: of the last reading.
             done: work that the counter shows, such as steps.
             clock_s: seconds that the clock shows.
+            context: it says in which run of the log the line stands.
         """
         last = self._last_counter
         self._last_counter = None  # the next counter of this source begins at 0
-        # A last reading that is not lower belongs to an earlier counter, such as the bar before.
+        # If the reading before is not lower, it belongs to an earlier counter, such as the progress
+        # bar before this one.
         if last is None or last.done >= done:
             last = _CounterReading(done=0.0, clock_s=0.0)
         elapsed_s = clock_s - last.clock_s
@@ -287,7 +289,8 @@ class Readings:
     def read_work(self, line: LogLine) -> float:
         """Return the samples or tokens of the step or interval of a line; NaN: not known.
 
-        They are the weights of rates in a mean, so they need only be proportional to the work.
+        The weights of rates in a mean are computed from them. So any number that is proportional to
+        the work will do.
         """
         # The unit of this source's rates: the form of the log names it, or it stood behind the
         # first number. Empty: not known.
@@ -332,7 +335,7 @@ class LogReader:
         """
         self.preset = preset
         self.skip = skip
-        self.wanted_loss: float | None = None
+        self.wanted_loss: float | None = None  # the last number behind the user's keyword
         self._loss_keyword = loss_keyword
         self._wanted_loss_pattern: re.Pattern[str] | None = None
         if loss_keyword:
@@ -340,10 +343,11 @@ class LogReader:
         # Runs of logs of events, such as MLPerf's; all other lines give values.
         self._events = EventReader()
         self._ended_runs: list[EventRun] = []  # of events; another run has followed each
-        self.context = LogContext()
+        self.context = LogContext()  # what the lines say besides values: where runs begin and end
+        # The values of each source: a key, or a form in which a known trainer prints its speed.
         self.readings: dict[SourceKey, Readings] = {}
-        self.num_lines_of_preset: Counter[str] = Counter()
-        self.last_loss_of: dict[str, float] = {}
+        self.num_lines_of_preset: Counter[str] = Counter()  # lines in the format of each trainer
+        self.last_loss_of: dict[str, float] = {}  # by the key before it
         # How often each key, the text before a number, stands in the first lines, and its last
         # value. The user sees them if none of the numbers is a speed.
         self.key_counts: Counter[str] = Counter()
@@ -381,6 +385,7 @@ class LogReader:
                 # The event may begin another run: then this gives the run that it ends.
                 self._ended_runs += self._events.feed(number, text)
                 continue
+            # The user may give the keyword before the loss; the last number behind it counts.
             if self._wanted_loss_pattern is not None and self._loss_keyword in text:
                 match = self._wanted_loss_pattern.search(text)
                 if match is not None:  # of `1.2K`, the groups are the number and the magnitude `K`
@@ -441,7 +446,7 @@ class LogReader:
             # Without a key, it may be the `1.67it/s` of a progress bar. That is a mean;
             # `_add_progress_bar` has added the exact speed.
             is_rate_of_bar = has_progress_bar and not pair.key and quantity.kind != "speed"
-            # With the preset ``PLAIN``, keys of known trainers count as plain ones, too.
+            # If the user names the preset ``PLAIN``, keys of known trainers count as plain, too.
             is_plain = pair.key not in preset_keys or self.preset == PLAIN
             if is_plain and not is_rate_of_bar:
                 self._add_plain(line, pair, quantity)
@@ -461,9 +466,10 @@ class LogReader:
         return has_loss
 
     def _recognise_presets(self, line: LogLine, pairs: dict[str, Pair]) -> set[str]:
-        """Return the presets whose lines have the form of this one; count it for each.
+        """Return the presets whose lines look like this one, and count the line for each of them.
 
-        A preset is the log format of a known trainer.
+        A preset is the log format of a known trainer. Its signature is a pattern that only lines in
+        this format match.
 
         Args:
             pairs: the numbers of the line by their keys, the texts before them.
@@ -490,6 +496,8 @@ class LogReader:
 
     def _add_plain(self, line: LogLine, pair: Pair, quantity: Quantity) -> None:
         """Add a number that belongs to no known trainer, but whose key or unit says what it is.
+
+        In its source, ``PLAIN`` stands in place of the name of a trainer's log format.
 
         Args:
             pair: the number with its key, the text before it, and the unit behind it.
@@ -541,7 +549,8 @@ class LogReader:
     def _add_value(self, line: LogLine, pair: Pair, readings: Readings) -> None:
         """Add a number as it is printed, with the time and the work that its line prints.
 
-        The time or the work, the samples or tokens of a step, is the weight of a rate in the mean.
+        The weight of a rate in the mean is computed from the time of the step, or from its work:
+        samples or tokens.
 
         Args:
             pair: the number with its key and the unit behind it.
@@ -588,7 +597,7 @@ class LogReader:
     def _reject_malformed(self, line: LogLine, pairs: dict[str, Pair]) -> None:
         """Count a line of a known trainer that has one of its keys, but no number behind the key.
 
-        ``PLAIN`` stands for the sources of no known trainer.
+        Sources whose preset is ``PLAIN``, which belong to no known trainer, are left out.
 
         Args:
             pairs: the numbers of the line by their keys.

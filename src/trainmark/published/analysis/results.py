@@ -297,6 +297,8 @@ def _choose_unit(log_unit: str, mode: Mode, options: Options) -> str:
 
     Args:
         log_unit: unit of the log's values; empty: not known.
+        mode: the formula by which the result follows from the values.
+        options: of the user; ``ips_unit`` is the unit, None or empty: none is given.
 
     Raises:
         UsageError: the user's unit would only rename what the log counts.

@@ -119,8 +119,8 @@ def take_sample(
         readings: all values of the source, separately for each run in the log.
         context: what the lines of the log say besides values, such as where runs begin and end.
         skip: values to leave out at the beginning of a run.
-        is_from_closing_line: values are from a line at the end, so the last one is of the whole
-            run.
+        is_from_closing_line: values are from a line at the end of a run, so the last one is about
+            the whole run.
     """
     source = readings.source
     # A running mean is a mean since the start: the last one covers all steps. A line at the end
@@ -170,11 +170,11 @@ def _take_counted_values(
     if not is_counted.any():
         return None
     has_corrections = bool((printed_values != values).any())
-    counted = values[is_counted]
+    counted_values = values[is_counted]
     # The time, and the samples or tokens, that each value covers; NaN: not known.
     seconds = np.frombuffer(run.seconds)[is_counted]
     work = np.frombuffer(run.work)[is_counted]
-    weights, weighted_by = _compute_weights(counted, seconds, work, is_rate=is_rate)
+    weights, weighted_by = _compute_weights(counted_values, seconds, work, is_rate=is_rate)
     # A comparison with this mean shows how much the left-out and corrected values matter.
     mean_of_all = None
     if num_left_out or has_corrections:
@@ -182,7 +182,7 @@ def _take_counted_values(
     sample = Sample(
         source=source,
         unit=readings.unit,
-        values=counted,
+        values=counted_values,
         weights=weights,
         weighted_by=weighted_by,
         batches=batches[is_counted] if has_batch.any() else np.empty(0),
@@ -194,7 +194,7 @@ def _take_counted_values(
         first_text=run.first_text,
         mean_of_all=mean_of_all,
         has_steps=readings.has_steps,
-        slow=find_slow_values(counted, is_rate=is_rate),
+        slow=find_slow_values(counted_values, is_rate=is_rate),
         notes=notes,
     )
     _note_resume(readings, sample)
@@ -325,6 +325,7 @@ def _choose_run(
         end = context.run_ends[number]
         count = len(runs[number].values) if number in runs else 0
         until = f"step {end.step:g}" if end.step is not None else f"line {end.line}"
+        # Complete: the run reached the last step that it planned.
         outcome = "complete" if end.is_complete else f"aborted at {until}, another run follows"
         usage = "used" if number == chosen else "not used"
         notes.append(
@@ -352,7 +353,8 @@ def _join(runs: list[RunValues]) -> RunValues | None:
     if not runs:
         return None
     joined = RunValues(first_text=runs[0].first_text)  # the line of the first value
-    # Each of these arrays has one number for each value, such as the seconds that it covers.
+    # Each of these arrays has one number for each value: the seconds and the work, in samples or
+    # tokens, that it covers, the batch of its step, and the evaluations and checkpoints before it.
     for run in runs:
         joined.values.extend(run.values)
         joined.seconds.extend(run.seconds)
@@ -477,7 +479,7 @@ def find_slow_values(values: Array, *, is_rate: bool) -> SlowValues:
 
 
 def is_rare(readings: Readings, num_step_lines: int) -> bool:
-    """Tell whether a source has so few lines that they are summaries.
+    """Tell whether a source has so few lines that they are summaries, not values of steps.
 
     A single line is a summary even if the log has few lines of steps.
 

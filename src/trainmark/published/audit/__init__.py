@@ -38,7 +38,9 @@ class Finding:
     def as_dict(self, lang: str) -> dict[str, Any]:
         """Return the finding in the form that ``audit --json`` prints.
 
-        ``line`` is that of a printed row, from 1; 0: a record.
+        ``line`` is the line of a printed row in its file, from 1; 0: the finding is about a launch.
+        ``configuration`` is the label of the row or the key of the launch's case.
+        ``arithmetic`` has the figures that the message shows.
         """
         return {
             "rule": self.rule,

@@ -40,7 +40,12 @@ def is_lower_better(name: str) -> bool:
 
 
 def _has_word(name: str, kind: str) -> bool:
-    """Tell whether a name has one of the words that ``qualities.toml`` lists under ``kind``."""
+    """Tell whether a name has one of the words that ``qualities.toml`` lists under ``kind``.
+
+    Args:
+        name: of a column in a published table.
+        kind: ``fractions``, ``others`` on other scales, or ``lower``: a lower value is better.
+    """
     parts = split_words(name)
     # `top 1` and `top-1` are printed for `top1`, `m IoU` is what `mIoU` splits into.
     joined_parts = {first + second for first, second in pairwise(parts)}

@@ -99,14 +99,20 @@ _REDUCED_PRECISIONS = ("tf32", "bf16", "fp8", "fp4")
 
 
 def check_label(subjects: AuditSubjects) -> Hits:
-    """Yield rows whose label contradicts itself, or names a precision that the card lacks."""
+    """Yield rows whose label contradicts itself, or names a precision that the card lacks.
+
+    The label is the name of the configuration as a page prints it, such as ``A100单机8卡（1x8）``.
+    It contradicts itself if its words (one node, 8 cards) and its numbers (1x8) differ.
+    """
     for subject in subjects:
+        # The program that read the page left notes on what is odd about the row.
         for note in _get_notes(subject):
             if note.code == "label_contradicts_itself":
                 yield subject, note
         # "Mixed precision" names neither FP16 nor BF16: one that the card has may be meant.
         if subject.is_mixed:
             continue
+        # Without a vendor's document on the card, a missing precision is only a doubt.
         code = "audit_precision" if subject.has_data_sheet else "audit_precision_unsure"
         for precision in _REDUCED_PRECISIONS:  # those that older cards lack
             if precision in subject.precisions and subject.lacks_precision(precision):
@@ -114,9 +120,12 @@ def check_label(subjects: AuditSubjects) -> Hits:
 
 
 def check_log(subjects: AuditSubjects) -> Hits:
-    """Yield rows whose log contradicts itself, as the reader of the log has noted."""
+    """Yield rows whose log contradicts itself, as the reader of the log has noted.
+
+    Such a row was read from a log of events; its notes are messages on what is odd about it.
+    """
     for subject in subjects:
-        for note in _get_notes(subject):
+        for note in _get_notes(subject):  # none if the row is a launch
             if note.code in LOG_CONTRADICTIONS:
                 yield subject, note
 
@@ -137,13 +146,14 @@ def check_routing(subjects: AuditSubjects) -> Hits:
         row = subject.row
         if row is None:  # a launch, not a printed row
             continue
-        model = row.model or subject.name
+        model = row.model or subject.name  # ``name`` is that of the case, else of the model
         if not is_mixture(model) or row.figures.keys().isdisjoint(_SPEED_FIGURES):
             continue
-        settings = {}
+        settings = {}  # by name, of which only lower-case letters and `_` between them are kept
         # ``changes`` are the settings of the row by name, ``cells`` all its columns as printed.
         for name, value in {**row.changes, **row.cells}.items():
             settings[re.sub(r"[^a-z]+", "_", name.lower())] = value
+        # The headings above the table, the label of the row, and all its text as printed.
         text = f"{row.section} {row.configuration} {row.raw}".lower()
         has_routing_setting = any(key in name for name in settings for key in _ROUTING_KEYS)
         forced_balance = (
@@ -167,7 +177,7 @@ def _find_setting(
     """Return the first setting whose name has one of ``keys`` and that is switched on.
 
     Args:
-        settings: values by name. Names have only lower-case letters, digits and ``_``.
+        settings: values by name. Names have only lower-case letters and ``_``.
         keys: parts of names.
         accepted_values: values that count as on; empty: all values but those that mean off.
 
@@ -192,9 +202,10 @@ def _find_phrase(text: str, phrases: Sequence[str]) -> str | None:
 
 def check_ranges(subjects: AuditSubjects) -> Hits:
     """Yield rows with a figure outside its range, or a quality in another unit than its table."""
-    for subject in subjects:
+    for subject in subjects:  # printed rows and launches
         # Known models train with losses that are never negative. Of other models nothing is known:
-        # some losses, such as a log-likelihood of densities, may be negative.
+        # some losses, such as a log-likelihood of densities, may be negative. The names of a
+        # workload are those of its model on pages; there are none if the model is not known.
         is_known_model = len(subject.workload.names) > 0
         # ``printed_figures`` has all values, ``figures`` only those above zero.
         for name, value in subject.printed_figures.items():
@@ -218,15 +229,18 @@ def check_ranges(subjects: AuditSubjects) -> Hits:
 def _is_rounded_to_zero(subject: AuditSubject, name: str) -> bool:
     """Tell whether a rate of samples is printed as 0 because it is below the last digit.
 
-    The true rate is that of tokens divided by the tokens of a sample.
+    The true rate is that of tokens divided by the tokens of a sample. It is compared with the unit
+    of the last printed digit, 0.1 if the rate is printed as 0.0.
 
     Args:
         name: of a figure that is printed as 0 or less.
     """
+    # ``printed_figures`` has all values, ``figures`` only those above zero.
     if name not in SAMPLE_RATES or subject.printed_figures[name] < 0:
         return False
-    token_rate = subject.figures.get("p_train_tokens")  # of all devices
+    token_rate = subject.figures.get("p_train_tokens")  # tokens a second of all devices
     if token_rate is None:
+        # The rate of one device times the number of devices; 0: it is not printed or not known.
         token_rate = subject.figures.get("token/p/s", 0.0) * (subject.world_size or 0)
     sequence_length = subject.read_setting("seq_length")
     if not token_rate or not sequence_length:
@@ -244,7 +258,8 @@ def _group_fractions_by_table(subjects: AuditSubjects) -> Iterator[tuple[str, li
         if name.endswith("_target"):  # what was wanted, not what was measured
             continue
         subjects_with_name = [subject for subject in subjects if name in subject.printed_figures]
-        # Records have no table: those of one file are compared with each other.
+        # A row has the table in which it stands. Records of launches have none: those of one file
+        # are compared with each other.
         for rows in group_subjects(subjects_with_name, lambda x: x.table or x.file):
             yield name, rows
 
@@ -288,7 +303,10 @@ def _are_fractions(values: Sequence[float]) -> bool:
 
 
 def check_outlier(subjects: AuditSubjects) -> Hits:
-    """Yield a quality that is far from all others of its table, which agree."""
+    """Yield rows with a quality far from that of all other rows of their table, which agree.
+
+    A quality is a figure of the trained model, such as its accuracy.
+    """
     for name, rows in _group_fractions_by_table(subjects):
         for subject in rows:
             value = subject.printed_figures[name]
@@ -312,9 +330,11 @@ def check_ordering(subjects: AuditSubjects) -> Hits:
     A throughput that includes more of the time must not be higher than one that includes less, and
     training must not take longer than the whole run.
     """
-    for subject in subjects:
-        # ``SAMPLE_RATES`` are in the order of the time that they include, the least first.
+    for subject in subjects:  # printed rows and launches
+        # Samples a second: of training without waiting for data, of all training, and with
+        # evaluations. So each rate divides by more time than the one before it.
         names = [name for name in SAMPLE_RATES if name in subject.figures]
+        # Names of two such rates: the second must not be the higher one.
         for above, below in pairwise(names):
             above_rate = subject.figures[above]
             below_rate = subject.figures[below]
@@ -331,23 +351,28 @@ def check_ordering(subjects: AuditSubjects) -> Hits:
 
 
 def check_totals(subjects: AuditSubjects) -> Hits:
-    """Yield rows whose rates contradict each other, or contradict batch and step time."""
-    for subject in subjects:
+    """Yield rows whose rates contradict each other, or contradict batch and step time.
+
+    These are rates of one device and of all, of tokens and of samples, and of samples and steps.
+    """
+    for subject in subjects:  # printed rows and launches
         yield from _compare_device_and_total(subject)
         yield from _compare_tokens_and_samples(subject)
         yield from _compare_batch_and_step(subject)
 
 
 def _compare_device_and_total(subject: AuditSubject) -> Hits:
-    """Yield the row if the total rate is not the rate of a device times their number."""
+    """Yield the row if the total rate is not the rate of a device times the number of devices."""
     if not subject.world_size:
         return
+    # ``token/p/s`` and ``sample/p/s`` are rates of one device; the other two are of all devices.
     for device_figure, total_figure in (("token/p/s", "p_train_tokens"), ("sample/p/s", "p_whole")):
         if device_figure not in subject.figures or total_figure not in subject.figures:
             continue
         device_rate = subject.figures[device_figure]
         total_rate = subject.figures[total_figure]
-        times = total_rate / device_rate
+        times = total_rate / device_rate  # should be the number of devices
+        # The relative error that the printed digits of both figures allow.
         rounding = subject.compute_rounding(device_figure, total_figure)
         # Some pages truncate figures instead of rounding them.
         slack = 1 + _RATE_TOLERANCE + _TRUNCATION_FACTOR * rounding
@@ -366,12 +391,13 @@ def _compare_device_and_total(subject: AuditSubject) -> Hits:
 
 def _compare_tokens_and_samples(subject: AuditSubject) -> Hits:
     """Yield the row if its samples have more tokens than the sequence length, or hardly any."""
-    token_rate = subject.figures.get("p_train_tokens")
-    sample_rate = subject.figures.get("p_whole")
+    token_rate = subject.figures.get("p_train_tokens")  # tokens a second in training
+    sample_rate = subject.figures.get("p_whole")  # samples a second, evaluations included
     sequence_length = subject.read_setting("seq_length")
     if not token_rate or not sample_rate or not sequence_length:
         return
     tokens_per_sample = token_rate / sample_rate  # both rates are those of all devices
+    # The relative error that the printed digits of both figures allow.
     rounding = subject.compute_rounding("p_train_tokens", "p_whole")
     # Some pages truncate figures instead of rounding them.
     slack = 1 + _RATE_TOLERANCE + _TRUNCATION_FACTOR * rounding
@@ -384,13 +410,17 @@ def _compare_tokens_and_samples(subject: AuditSubject) -> Hits:
 
 
 def _compare_batch_and_step(subject: AuditSubject) -> Hits:
-    """Yield the row if throughput times step time is not the batch of a step."""
+    """Yield the row if throughput times step time is not the batch of a step.
+
+    The batch is that of all devices. If the settings of the row do not fix it, any batch between
+    two bounds is accepted.
+    """
     seconds = subject.figures.get("step_time")
     rate = _compute_sample_rate(subject)
     if not seconds or not rate:
         return
     min_batch, max_batch = _compute_batch_bounds(subject)
-    # Step time and throughput may be means over different steps.
+    # Step time and throughput may be means over different steps, and the step time is rounded.
     slack = 1 + _STEP_TOLERANCE + subject.compute_rounding("step_time")
     samples = seconds * rate
     if samples * slack < min_batch:
@@ -404,10 +434,15 @@ def _compare_batch_and_step(subject: AuditSubject) -> Hits:
 
 
 def _compute_sample_rate(subject: AuditSubject) -> float | None:
-    """Return samples per second of all devices, from tokens if samples are not printed."""
+    """Return samples per second of all devices, from tokens if samples are not printed.
+
+    None: no rate is printed, or what is needed to convert it. ``sample/p/s`` and ``token/p/s`` are
+    rates of one device, ``p_train_tokens`` are tokens a second of all devices.
+    """
     figures = subject.figures
     num_devices = subject.world_size
-    # First the rate whose time includes the least besides training, such as waiting for data.
+    # These are samples a second of all devices. The first divides by the time of training alone;
+    # the time of the next ones includes waiting for data, and then evaluations.
     for name in SAMPLE_RATES:
         if name in figures:
             return figures[name]
@@ -424,7 +459,10 @@ def _compute_sample_rate(subject: AuditSubject) -> float | None:
 
 
 def _compute_batch_bounds(subject: AuditSubject) -> tuple[float, float]:
-    """Return the smallest and largest batch of a step that the settings of a row allow."""
+    """Return the smallest and largest batch of a step, of all devices, that a row's settings allow.
+
+    If the settings do not name a batch, any batch is allowed.
+    """
     global_batch = subject.read_setting("global_batch_size")
     if global_batch:
         return global_batch, global_batch
@@ -442,7 +480,8 @@ def _compute_batch_bounds(subject: AuditSubject) -> tuple[float, float]:
 
 def check_memory(subjects: AuditSubjects) -> Hits:
     """Yield rows that use more memory than there is, and cards with the memory of another card."""
-    for subject in subjects:
+    for subject in subjects:  # printed rows and launches
+        # Figures of memory are in bytes, of one card; 0: not printed.
         used = subject.figures.get("mem", 0.0) / _GIB
         total = subject.figures.get("mem_total", 0.0) / _GIB
         # The total is the card's own size; only the used memory is a rounded measurement.
@@ -452,6 +491,7 @@ def check_memory(subjects: AuditSubjects) -> Hits:
         sizes = sorted(set(subject.list_product_figures("memory_gb")))
         if sizes and not _fits_any_card(used, total, sizes):
             yield subject, _describe_other_card(subject, total or used, sizes)
+    # Rows of one table about one kind of card should all print the same total.
     rows_with_total = [row for row in subjects if row.device and "mem_total" in row.figures]
     for rows in group_subjects(rows_with_total, lambda row: (row.table, row.device)):
         yield from _check_memory_of_one_card(rows)
