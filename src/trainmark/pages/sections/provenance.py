@@ -492,12 +492,13 @@ def build_environment(record: Record) -> Section:
     packages = env.get("packages") or {}
     facts: dict[str, Phrase] = {
         "env.machine": env.get("machine"),
-        "env.network": env.get("network"),
+        "env.network": env.get("network"),  # between machines
         "env.driver": env.get("driver"),
-        "env.collective": env.get("collective"),
+        "env.collective": env.get("collective"),  # library, such as NCCL, with its version
         "env.card": cards if names and has_cards(record) else get_device_name(record),
         "env.cpu": join((or_unknown(env.get("cpu")), cores)),
         "env.host_memory": or_unknown(total_bytes and f"{total_bytes / cells.GIB:.1f} GiB"),
+        # The operating system and its kernel.
         "env.os": join((or_unknown(env.get("os")), or_unknown(env.get("kernel")))),
         "env.container": join(container) if container else None,
         "env.packages": format_named_values({"Python": env.get("python")} | packages),
