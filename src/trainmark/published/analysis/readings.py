@@ -356,7 +356,7 @@ class LogReader:
         # The keys of the losses of all presets. The empty key stands for the main loss of a log,
         # whatever it is called.
         self._loss_keys = {preset.loss for preset in PRESETS.values()} | {""}
-        # A key of a preset with anything behind it, even if that is no number.
+        # A key of a preset with anything behind it. A line with no number there is malformed.
         self._key_patterns = {
             key: re.compile(rf"(?<!\w){re.escape(key)}{_ANY_VALUE}") for key in self._sources_by_key
         }

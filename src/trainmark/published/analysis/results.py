@@ -238,8 +238,9 @@ def is_of_job(sample: Sample, options: Options) -> bool:
             log format of a known trainer, they were found; empty: by a keyword of the user.
     """
     quantity = sample.source.quantity
-    is_known = bool(sample.source.preset) and options.model_mode is None
-    return is_known and quantity.kind == "speed" and quantity.scope != "device"
+    uses_public_formula = not sample.source.preset or options.model_mode is not None
+    is_speed_of_job = quantity.kind == "speed" and quantity.scope != "device"
+    return is_speed_of_job and not uses_public_formula
 
 
 def _count_devices(sample: Sample, options: Options, *, is_batch_of_log: bool) -> int:

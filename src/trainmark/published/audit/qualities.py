@@ -20,6 +20,7 @@ _WORD_STARTS = re.compile(r"(?<=[a-z])(?=[A-Z][a-z])|(?<=[A-Z])(?=[A-Z][a-z]{2})
 def split_words(name: str) -> tuple[str, ...]:
     """Return the words of a name in lower case: ``final_acc1`` is ``final``, ``acc``, ``1``."""
     spaced = _WORD_STARTS.sub(" ", name)
+    # Letters, numbers such as `0.5`, and Chinese characters.
     parts = re.findall(r"[A-Za-z]+|[0-9]+(?:\.[0-9]+)?|[\u4e00-\u9fff]+", spaced)
     return tuple(part.lower() for part in parts)
 
@@ -50,7 +51,7 @@ def _has_word(name: str, kind: str) -> bool:
     # `top 1` and `top-1` are printed for `top1`, `m IoU` is what `mIoU` splits into.
     joined_parts = {first + second for first, second in pairwise(parts)}
     for word in {*parts, *joined_parts}:
-        if any(_matches_pattern(word, pattern) for pattern in _read_table()[kind]):
+        if any(_matches_pattern(word, pattern) for pattern in _read_words_by_kind()[kind]):
             return True
     return False
 
@@ -69,7 +70,7 @@ def _matches_pattern(word: str, pattern: str) -> bool:
 
 
 @cache
-def _read_table() -> dict[str, list[str]]:
+def _read_words_by_kind() -> dict[str, list[str]]:
     """Return the words of ``qualities.toml`` by kind: ``fractions``, ``others`` and ``lower``.
 
     ``others`` are qualities on other scales, ``lower`` those whose lower value is better.

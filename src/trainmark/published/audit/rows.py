@@ -251,6 +251,7 @@ def _is_rounded_to_zero(subject: AuditSubject, name: str) -> bool:
 def _group_fractions_by_table(subjects: AuditSubjects) -> Iterator[tuple[str, list[AuditSubject]]]:
     """Yield each quality that is a fraction, by name, with the rows of one table that have it.
 
+    Such a quality, for example the accuracy, is between 0 and 1, or between 0 and 100 per cent.
     A quality in several tables is yielded once for each of them.
     """
     names = {name for subject in subjects for name in subject.printed_figures if is_fraction(name)}
@@ -317,7 +318,7 @@ def check_outlier(subjects: AuditSubjects) -> Hits:
             others_agree = max(others) <= _MAX_SPREAD * min(others)
             usual = median(others)
             is_far = max(value / usual, usual / value) >= _MIN_OUTLIER_RATIO
-            # A value in another unit, per cent or fraction, is reported by the rule on ranges.
+            # A value in another unit, per cent or fraction, is reported by ``check_ranges``.
             is_in_same_unit = (value <= 1) == (usual <= 1)
             if others_agree and is_far and is_in_same_unit:
                 args = {"value": value, "usual": usual}
@@ -479,7 +480,7 @@ def _compute_batch_bounds(subject: AuditSubject) -> tuple[float, float]:
 
 
 def check_memory(subjects: AuditSubjects) -> Hits:
-    """Yield rows that use more memory than there is, and cards with the memory of another card."""
+    """Yield rows that use more memory than there is, or whose memory is not that of their card."""
     for subject in subjects:  # printed rows and launches
         # Figures of memory are in bytes, of one card; 0: not printed.
         used = subject.figures.get("mem", 0.0) / _GIB
