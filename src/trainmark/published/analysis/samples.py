@@ -150,7 +150,7 @@ def _take_counted_values(
     prints it; else the value does not count if it is longer than usual.
 
     Args:
-        readings: all values of the source, a key in the log; some of its facts hold for all runs.
+        readings: all values of the source, a key in the log, with counts of lines of the whole log.
         run: the values of the run that was chosen.
         notes: for the user, on the choice of the run; further notes are appended.
     """
@@ -270,7 +270,7 @@ def _take_last_value(
     """Return a sample of the last value alone, which is that of the whole run.
 
     Args:
-        readings: all values of the key in the log; some of its facts hold for all runs.
+        readings: all values of the key in the log; its counts of lines are those of the whole log.
         run: the values of the run that was chosen.
         notes: for the user, on the choice of the run; another one may be appended.
         is_from_closing_line: the trainer prints the value once, at the end. False: each value is
@@ -318,7 +318,7 @@ def _choose_run(
     numbers_with_values = [number for number, run in runs.items() if len(run.values) > skip]
     if not numbers_with_values:
         return None, []
-    chosen = max(numbers_with_values)
+    chosen_number = max(numbers_with_values)
     notes = []
     # These are all runs but the last one, whose number is ``context.run_number``.
     for number in range(context.run_number):
@@ -327,12 +327,12 @@ def _choose_run(
         until = f"step {end.step:g}" if end.step is not None else f"line {end.line}"
         # Complete: the run reached the last step that it planned.
         outcome = "complete" if end.is_complete else f"aborted at {until}, another run follows"
-        usage = "used" if number == chosen else "not used"
+        usage = "used" if number == chosen_number else "not used"
         notes.append(
             f"run {number + 1} of {context.run_number + 1}, lines {context.start_lines[number]} to "
             f"{end.line}: {outcome}; its {count} values are {usage}"
         )
-    return runs[chosen], notes
+    return runs[chosen_number], notes
 
 
 def _are_epochs(context: LogContext) -> bool:
