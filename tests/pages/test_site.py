@@ -116,6 +116,13 @@ def test_launches_of_a_run_share_one_row_with_mean_and_range(tmp_path):
     assert not any(str(tmp_path) in text for text in page.texts)
 
 
+def test_list_shows_a_quality_of_zero(tmp_path):
+    database = make_index(tmp_path / "runs", ("r", make_document("r", quality__value=0.0)))
+    writing.write_site(database, tmp_path / "site")
+    texts = read_page(tmp_path / "site" / "index.html").texts
+    assert any(re.fullmatch(r"0(\.0*)? \w+", text.strip()) for text in texts), texts
+
+
 def test_run_has_the_same_badge_in_the_list_and_on_its_page():
     entry = {"status": "passed", "trust": "noisy", "trust_reasons": "trust_few_launches"}
     # Few launches are a reason of doubt, until there are five. The last part is the badge's tone.

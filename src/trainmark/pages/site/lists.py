@@ -264,7 +264,7 @@ def _build_row(run: Run, links: Links, settings: Mapping[str, Any]) -> dict[str,
         "quality": None,
         "settings": _format_settings(settings) or None,
     }
-    if quality:
+    if quality is not None:
         metric = first_launch["quality_metric"] or ""
         texts["quality"] = f"{cells.format_quality(quality)} {metric}"
     # A recipe whose changes the closed rules do not allow is marked as run by the open rules. A
