@@ -117,7 +117,7 @@ def _make_sample(run: EventRun, preset: str) -> Sample:
     # program printed, then the speeds in `tracked_stats` events, then samples divided by times.
     if isinstance(run.facts.get(TOTAL_SPEED), int | float):
         key = TOTAL_SPEED
-    elif run.speeds:
+    elif run.logged_speeds:
         key = "tracked_stats"
     else:
         key = f"samples and times of {run.form} events"

@@ -284,7 +284,10 @@ def _parse_number(text: str, units: Mapping[str, float]) -> _ParsedNumber:
 
 
 def _parse_percent(cell: str) -> float:
-    """Return per cent; a number of at most 1 without a sign is a fraction of 1."""
+    """Return per cent: 45 of ``45``, ``45%`` and ``0.45``.
+
+    A number without the sign ``%`` whose amount is at most 1 is taken for a fraction.
+    """
     value, unit = _parse_number(cell, _PERCENT_UNITS)
     is_fraction = not unit and abs(value) <= 1
     return 100 * value if is_fraction else value
@@ -295,17 +298,21 @@ def _parse_quality(cell: str, name: str) -> dict[str, float]:
 
     Args:
         name: of the quality, or of two: ``Accuracy / F1``.
+
+    Raises:
+        CellError: a part of the cell is not a number.
     """
     names = [part.strip() for part in name.split("/")]
     texts = cell.split("/", 1)
     is_pair = len(names) == 2 and cell.count("/") == 1 and all(is_quality(x) for x in names)
-    if not is_pair:
+    if not is_pair:  # the second number, if there is one, is the target
         names = [name, f"{name}_target"]
-    # Signs of per cent are read if all numbers have one, or none has; a single one is refused.
+    # `%` is read if it stands behind all numbers. If it stands behind only one of two, it is not an
+    # allowed unit, and the cell is refused: the scale of the other one is not known.
     are_signs_equal = len({"%" in text for text in texts}) == 1
     units = _FRACTION_UNITS if are_signs_equal else _NO_UNIT
     values = [_parse_number(text, units).value for text in texts]
-    return dict(zip(names, values, strict=False))  # of a single number, there is no target
+    return dict(zip(names, values, strict=False))  # a single number has no target
 
 
 def _parse_memory(cell: str) -> dict[str, float]:
@@ -319,16 +326,18 @@ def _parse_memory(cell: str) -> dict[str, float]:
     """
     parts = re.split("[+/]", cell.replace("×", "*"))
     matches = [_MEMORY_TERM.fullmatch(part.strip()) for part in parts]
+    # The groups of a term are the memory of one device and the unit: `59.23` and `G` of `59.23*8G`.
     terms = [match for match in matches if match is not None]
-    last_unit = terms[-1][2] if terms else ""  # of `59.23+59.30G` it is also that of the first
+    # Of `59.23+59.30G` the last unit is also that of the first term.
+    last_unit = terms[-1][2] if terms else ""
     values = []
     for term in terms:
-        number = term[1]  # the memory of one device; the number of devices behind it is left out
+        number = term[1]
         unit = term[2] or last_unit
         values.append(_parse_number(f"{number}{unit}", _MEMORY_UNITS).value)
     has_total = "/" in cell
     has_wrong_form = len(terms) < len(parts) or (has_total and len(parts) != 2)
-    # A number without a unit that is too large for GiB is one of bytes or MiB.
+    # A cell without units is refused if no device can have so many GiB: it is in bytes or MiB.
     if has_wrong_form or (not last_unit and max(values) > _MAX_BYTES):
         units = ", ".join(filter(None, _MEMORY_UNITS))
         raise CellError(message("cell_is_no_number", text=cell[:_MAX_TEXT], units=units))

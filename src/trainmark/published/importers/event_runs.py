@@ -58,13 +58,13 @@ class EventRun:
         first_line: line of the first event.
         line: line of the event that ends the run; of a later run without an end, its first line.
         raw: text of this line.
-        facts: other facts of the run by the header of their column in a table.
+        facts: other facts of the run by the header of their column in a table: ``model``, ``seed``.
         has_ended: the log has the event that ends the run.
         is_aborted: another run begins before this one ends.
         has_failed: the event that ends the run says that it did not succeed.
         seconds: of all intervals.
         samples: trained in them; NaN: the log does not say.
-        speeds: samples a second, as logged.
+        logged_speeds: samples a second, each as the program printed it.
         loss: the last one.
         malformed: number and text of each line that cannot be read.
         checks: contradictions in what the log says.
@@ -81,7 +81,7 @@ class EventRun:
     has_failed: bool = False
     seconds: float = 0.0
     samples: float = 0.0
-    speeds: list[float] = field(default_factory=list)
+    logged_speeds: list[float] = field(default_factory=list)
     loss: object = None
     malformed: list[tuple[int, str]] = field(default_factory=list)
     checks: EventChecks = field(default_factory=EventChecks)
@@ -93,17 +93,18 @@ class EventRun:
 
     @property
     def form(self) -> str:
-        """The form of the log: ``perflog`` or ``mlperf``."""
+        """The form of the log by the mark before its events: ``perflog`` or ``mlperf``."""
         return FORMS[self.mark]
 
     @property
     def speed(self) -> float | None:
         """Samples a second; None: not known.
 
-        It is the mean of the logged speeds, else all samples divided by all seconds.
+        It is the mean of the speeds that the program printed, else samples divided by seconds over
+        all training between evaluations.
         """
-        if self.speeds:
-            return sum(self.speeds) / len(self.speeds)
+        if self.logged_speeds:
+            return sum(self.logged_speeds) / len(self.logged_speeds)
         return self.speed_of_intervals
 
     def find_contradictions(self, world_size: int | None) -> list[Message]:
@@ -124,8 +125,11 @@ class EventRun:
 
     @property
     def _speeds(self) -> Speeds:
-        """The logged speeds, and the samples and seconds of all training between evaluations."""
-        return Speeds(self.speeds, self.samples, self.seconds)
+        """The speeds that the program printed, and samples and seconds, which give a speed, too.
+
+        Samples and seconds are those of all training between evaluations.
+        """
+        return Speeds(self.logged_speeds, self.samples, self.seconds)
 
     @property
     def speed_of_intervals(self) -> float | None:
@@ -136,12 +140,16 @@ class EventRun:
         return self._speeds.measured
 
     def is_start_of_next_run(self, event: Event) -> bool:
-        """Tell whether an event is the first one of the run after this one."""
+        """Tell whether an event is the first one of the run after this one.
+
+        It is if it is a start event and this run has ended, or has had the same start event before.
+        """
         if event.name not in _START_EVENTS:
             return False
         if self.has_ended:
             return True
-        # A run has start events of several names, each of them once.
+        # A run has start events of several names, each of them once. Those that this run has had
+        # are in ``_start_times_s``, with the time of the first.
         if event.name not in self._start_times_s:
             return False
         if self._is_training:  # it died without an end, and the program was started again
@@ -149,12 +157,15 @@ class EventRun:
         # Other processes of the same run write their start events soon after the first one.
         first_s = self._start_times_s[event.name]
         time_s = find_time_s(event)
-        if first_s is None or time_s is None:
+        if first_s is None or time_s is None:  # without a time, it is taken for such a process
             return False
         return time_s - first_s > _MAX_START_SPREAD_S
 
     def add_event(self, event: Event) -> None:
-        """Add an event.
+        """Add what an event says: facts of the run, its loss, times, samples or speed.
+
+        A fact has the header of its column in a table of results as key, as ``facts`` becomes a row
+        of such a table.
 
         Raises:
             LookupError, ValueError, TypeError: the event lacks something, or has another kind of
@@ -165,15 +176,16 @@ class EventRun:
             self._start_times_s.setdefault(name, find_time_s(event))
         self._is_training = self._is_training or name in _TRAINING_EVENTS
         self.checks.feed(event)
-        if name in {"STEP_END", "tracked_stats"}:
+        if name in {"STEP_END", "tracked_stats"}:  # the loss is that of the last event with one
             self.loss = event.named_values.get("loss", self.loss)
         if "case" in event.named_values:
             # The first event names the run.
             self.facts.setdefault("case", event.named_values["case"])
         if name in END_EVENTS:
             self._add_end(event)
-        elif name in WORDS["mlperf"]:  # events that state one fact, by the header of its column
-            self.facts[WORDS["mlperf"][name]] = event.value
+        elif name in WORDS["mlperf"]:  # names of events that state one fact, each with its header
+            header = WORDS["mlperf"][name]
+            self.facts[header] = event.value
         elif name == "train_loss":
             self.loss = event.value
         elif name == "run_start":
@@ -204,7 +216,7 @@ class EventRun:
         elif name == "EVALUATE":
             self._interval_start = None  # the time until the next STEP_BEGIN does not count
         elif name == "tracked_stats" and "throughput" in event.named_values:
-            self.speeds.append(float(event.named_values["throughput"]))
+            self.logged_speeds.append(float(event.named_values["throughput"]))
 
     def _end_interval(self, end: _Instant) -> None:
         """Add the seconds and samples of the interval that ends; none if its start is not known.
@@ -220,15 +232,19 @@ class EventRun:
         self.samples += end.samples - start.samples
 
     def _add_end(self, event: Event) -> None:
-        """Keep the event that ends the run."""
+        """Keep what the event that ends the run says: its line, its facts, whether the run failed.
+
+        The values that the event names become facts of the run, by the same names.
+        """
         if self.has_ended:  # the first end counts; the checks report a second one
             return
         self.facts |= event.named_values  # those of the end outweigh what the run stated before
         self.has_ended = True
         self.line = event.line
         self.raw = event.text
+        # MLPerf logging states a status, such as `aborted`; PerfLog states none.
         self.has_failed = event.metadata.get("status", "success") != "success"
-        if self._run_start_s is not None:
+        if self._run_start_s is not None:  # MLPerf logging: from `run_start` to `run_stop`
             self.facts["train_time"] = event.time_s - self._run_start_s
 
 

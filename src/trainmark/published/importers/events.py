@@ -33,7 +33,7 @@ class Event(NamedTuple):
 
     @property
     def time_s(self) -> float:
-        """Seconds since the clock's origin.
+        """Time of the event in seconds, on the clock by which the program stamps its events.
 
         Raises:
             LookupError: the event has no time.

@@ -54,6 +54,8 @@ class Imported:
 def read_files(places: Sequence[Path]) -> Imported:
     """Return the rows of files and folders, and the parts of them that could not be read.
 
+    A row is one published result: the figures of one configuration.
+
     In a folder, hidden files are not read, nor files of runs with a record: these are this
     program's own runs, not results of others.
 
@@ -95,7 +97,13 @@ def _list_files(place: Path) -> Iterator[Path]:
 
 
 def _read_file(path: Path, page: Page) -> Iterator[Row | Unread]:
-    """Yield the rows of one file, and what of it cannot be read."""
+    """Yield the rows of one file, and what of it cannot be read.
+
+    Args:
+        path: of the file; its suffix decides how it is read, or its content if no reader is for
+            this suffix.
+        page: what all rows of the file share: its name, its form.
+    """
     try:
         if not path.is_file():  # reading a pipe would wait
             raise OSError("not a regular file")
@@ -141,8 +149,12 @@ def _decode(content: bytes) -> str | None:
 def _add_folder_names(page: Page, path: Path) -> Page:
     """Return a page with vendor, model and framework by its path.
 
-    The path has the form ``VENDOR/MODEL-FRAMEWORK/README.md``; if its vendor is not a known one,
-    the page is returned unchanged.
+    In collections of results, the path has the form ``VENDOR/MODEL-FRAMEWORK/README.md``. If its
+    vendor is not a known one, the path has another form, and the page is returned unchanged.
+
+    Args:
+        page: what all rows of the file share.
+        path: of the file.
     """
     folder = path.absolute().parent
     model, _, framework = folder.name.partition("-")
@@ -157,6 +169,10 @@ def _read_csv(text: str, page: Page) -> Iterator[Row | Unread]:
 
     If the file is malformed, or its commas may be decimal commas or separators of thousands, only
     the reason is yielded.
+
+    Args:
+        text: of the file.
+        page: what all rows of the file share.
     """
     page = replace(page, form="csv")
     lines = re.split(r"\r?\n", text)
@@ -191,12 +207,15 @@ def _read_csv(text: str, page: Page) -> Iterator[Row | Unread]:
 def _has_unclear_commas(text: str, head: TableLine, body: Sequence[TableLine]) -> bool:
     """Tell whether commas inside numbers may be decimal commas as well as separators of thousands.
 
-    ``12,345`` may be either. Commas are clear if a column prints decimal commas, for example
-    ``0,5``, and no points.
+    ``12,345`` may be either. The commas of the whole table are clear if one of its columns prints
+    decimal commas, for example ``0,5``, and no points.
 
     Args:
         text: the file, in which commas do not separate cells.
+        head: the line of the headers.
+        body: the lines below.
     """
+    # In a line with too few cells, it is not known to which columns they belong.
     complete_rows = [line.cells for line in body if len(line.cells) >= len(head.cells)]
     columns = mark_decimal_commas(read_headers(head.cells, complete_rows), complete_rows)
     has_decimal_commas = any(column.decimal_comma for column in columns)

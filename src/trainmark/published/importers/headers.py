@@ -126,14 +126,18 @@ class Column:
 
     @property
     def is_figure(self) -> bool:
-        """Tell whether its cells are figures of any kind."""
+        """Tell whether its cells are results of a run: figures, qualities or targets of these.
+
+        The cells of any other column describe the run, such as its device or a setting.
+        """
         return self.role in {"figure", "quality", "target"}
 
     @property
     def cell_unit(self) -> Unit | None:
         """The unit that its cells may repeat behind their number; None: they have none.
 
-        It is the unit in the header, else the one in which records have the figure.
+        It is the unit in the header, ``printed_unit``, else ``unit``, in which records have the
+        figure.
         """
         if self.printed_unit is not None:
             return self.printed_unit
@@ -153,7 +157,10 @@ def read_headers(
 ) -> list[Column]:
     """Return the column of each header.
 
+    The role of a column is what its cells are: figures, settings, names of devices or others.
+
     Args:
+        headers: of one table, as printed.
         rows: the cells below. They decide what a header with two meanings means: ``GPU`` may head
             names or numbers of GPUs, ``metric`` may head qualities or units.
         unknown_role: role of columns with an unknown header: ``unknown``; ``quality`` for the
@@ -167,7 +174,7 @@ def read_headers(
         cells = [row[index] for row in rows if index < len(row)]
         column = _choose_role_by_cells(read_header(header, unknown_role=unknown_role), cells)
         columns.append(_name_inference_figure(column) if is_inference else column)
-    return _assign_target(columns)
+    return _name_targets_by_quality(columns)
 
 
 def _name_inference_figure(column: Column) -> Column:
@@ -175,43 +182,50 @@ def _name_inference_figure(column: Column) -> Column:
 
     By this name it is not taken for a figure of training. Figures that have a unit neither in the
     header nor in their cells, such as a loss, keep their name.
+
+    Args:
+        column: its ``printed_unit`` is the unit in its header, its ``precision`` the one that the
+            header names; None: the header has none.
     """
     if column.role != "figure" or not (column.has_unit_in_cells or column.printed_unit):
         return column
-    # From the header: ``column.name`` may be that of the figure of training that it resembles.
+    # ``column.name`` may be that of a figure of training, such as ``token/p/s`` for `tokens/s/GPU`.
+    # So the words of the header become the name: without unit and precision, ``column`` has these.
     name = split_unit(strip_markup(column.header)).name
     if column.precision:
         name = remove_precision_words(name)
-    if not name and column.printed_unit:
+    if not name and column.printed_unit:  # the header is a unit alone: the text of this unit
         name = column.printed_unit.printed
     if not has_phrase(name, _PHRASES["inference"]):
         name = f"inference {name}"
     if column.printed_unit is None:
         return replace(column, name=name)
-    # A new column: unit and kind of cells are no longer those of the figure of training.
+    # The column is made anew, as ``column`` has the unit and kind of cells of the figure of
+    # training.
     return replace(
         make_unit_column(column.header, name, column.printed_unit), precision=column.precision
     )
 
 
-def _assign_target(columns: list[Column]) -> list[Column]:
-    """Return columns whose targets have the name of the table's quality, if it has only one.
+def _name_targets_by_quality(columns: list[Column]) -> list[Column]:
+    """Return the columns of a table; if it has only one quality, its name is also the targets'.
 
-    By this name, the target is that of the quality.
+    A column with the role ``target`` has the values that a quality is to reach. Its name says which
+    quality this is.
     """
     qualities = {column.name for column in columns if column.role == "quality"}
     if len(qualities) != 1:
         return columns
     quality = qualities.pop()
-    assigned_columns = []
+    named_columns = []
     for column in columns:
         is_target = column.role == "target"
-        assigned_columns.append(replace(column, name=quality) if is_target else column)
-    return assigned_columns
+        named_columns.append(replace(column, name=quality) if is_target else column)
+    return named_columns
 
 
 def _choose_role_by_cells(column: Column, cells: Sequence[str]) -> Column:
-    """Return a column whose header has two meanings with the meaning that its cells have."""
+    """Return a column; if its header has two meanings, the role is that of the cells' meaning."""
     texts = [strip_markup(cell) for cell in cells if not is_without_value(cell)]
     if not texts:
         return column
@@ -221,7 +235,7 @@ def _choose_role_by_cells(column: Column, cells: Sequence[str]) -> Column:
         return replace(column, role="devices")
     if column.role == "devices" and not are_counts:
         return replace(column, role="device")
-    # `精度` is an accuracy or a precision.
+    # `精度` is an accuracy or a precision. The column is made anew, without what qualities have.
     if column.role == "quality" and all(find_precisions(text) for text in texts):
         return Column(column.header, "precision")
     # A column `metric` may have units, such as `tokens/s`, instead of names of qualities.
@@ -235,6 +249,7 @@ def read_header(header: str, *, unknown_role: str = "unknown") -> Column:
     """Return the column of one header, without a look at its cells.
 
     Args:
+        header: as printed.
         unknown_role: role of the column if its header is unknown: ``unknown``, ``quality`` or
             ``ignored``; with ``ignored``, an unknown header is still read if it has a unit or
             begins with ``final``.
@@ -244,11 +259,14 @@ def read_header(header: str, *, unknown_role: str = "unknown") -> Column:
     key = normalize_header(text)
     if not key:
         return Column(header, "ignored")
-    if key in _CSV_HEADERS:  # of this program's own CSV
-        spec = _CSV_HEADERS[key]
-        return Column(header, "figure", spec.name, unit=spec.unit, is_known_header=True)
+    # Headers that are known as a whole are marked as such, in distinction from those of which only
+    # words and unit are known.
+    if key in _CSV_HEADERS:  # a figure in this program's own CSV
+        figure = _CSV_HEADERS[key]
+        return Column(header, "figure", figure.name, unit=figure.unit, is_known_header=True)
     if key in _KNOWN_HEADERS:
-        return replace(_make_known_column(header, *_KNOWN_HEADERS[key]), is_known_header=True)
+        role, name = _KNOWN_HEADERS[key]
+        return replace(_make_known_column(header, role, name), is_known_header=True)
     if key in _EXACT_SETTINGS:
         return _make_setting_column(header, text, _EXACT_SETTINGS[key])
     name, unit = split_unit(text)
@@ -270,40 +288,53 @@ def _make_known_column(
     """Return the column of a header whose meaning is known.
 
     Args:
-        role: ``figure``, ``quality``, ``target`` or ``other``.
-        name: of the figure or quality; for ``other``, the role of the column.
+        header: as printed.
+        role: ``figure``, ``quality``, ``target``; or ``other``, if cells say something else about
+            the run.
+        name: of the figure, of the quality, or of the quality with this target. If ``role`` is
+            ``other``: what the cells say, such as ``device``. This becomes the role of the column.
         printed_unit: the unit in the header; None: it has none.
     """
     if role == "figure":
         cell_kind = _CELL_KINDS.get(name, "number")
         return Column(header, role, name, cell_kind, _get_record_unit(name), printed_unit)
     if role in {"quality", "target"}:
-        return Column(header, role, name, "quality", printed_unit=printed_unit)
+        return Column(header, role, name, cell_kind="quality", printed_unit=printed_unit)
     return Column(header, role=name)
 
 
 def _get_record_unit(name: str) -> str:
-    """Return the unit in which rows have a figure; empty: it has none, or is not known."""
-    if name in FIGURES:
+    """Return the unit in which this program keeps a figure; empty: it has none, or is not known.
+
+    Values in other units are converted to it.
+
+    Args:
+        name: of the figure.
+    """
+    if name in FIGURES:  # the figures that records of launches have, too
         return FIGURES[name].unit
     if name in ("steps", "epochs"):  # counts, whose unit has the same name
         return name
+    # Figures that only published results have, such as the seconds of a step.
     return _FIGURE_UNITS.get(name, "")
 
 
 def _make_setting_column(header: str, text: str, name: str) -> Column:
-    """Return the column of a setting.
+    """Return the column of a setting of the run, such as its batch size.
 
     Args:
+        header: as printed.
         text: the header without arrows, marks of footnotes and emphasis.
-        name: of the setting; ``other``: its name is the text.
+        name: of the setting: ``global_batch_size``, ``parameters`` …; ``other``: a setting that has
+            no name in this program, so it gets ``text`` as its name.
     """
-    multiple = _MULTIPLE.search(header)
+    multiple = _MULTIPLE.search(header)  # `(B)` or `(millions)`; the first group is the word
     if name == "parameters" and multiple:
-        # `8` under `Params (B)` is `8 B`; the initial stands for `billions` or `millions`, too.
+        # A model of `8` under `Params (B)` has 8 B parameters: the unit is `B`, or `M`, which are
+        # also the initials of `billions` and `millions`.
         initial = multiple[1][0].upper()
         return Column(header, "setting", name, unit=initial)
-    if name == "global_batch_size" and _TOKEN_WORDS.search(header):  # counted in tokens
+    if name == "global_batch_size" and _TOKEN_WORDS.search(header):  # it counts tokens, not samples
         name = "global_batch_tokens"
     return Column(header, "setting", text if name == "other" else name)
 
@@ -358,7 +389,8 @@ def _classify_header(header: str, name: str, unit: Unit | None, unknown_role: st
         header: as printed.
         name: the header without its unit and precision.
         unit: the unit in the header; None: it has none.
-        unknown_role: role of the column if neither its name nor its unit is known.
+        unknown_role: role of the column, which is what its cells are, if neither its name nor its
+            unit is known.
     """
     if has_phrase(name, _PHRASES["derived"]):  # follows from other figures, such as a speedup
         return Column(header, "derived", name)
@@ -397,16 +429,18 @@ def _make_column_by_name(header: str, name: str, unknown_role: str) -> Column:
     Args:
         header: as printed.
         name: the header without words for precisions; empty: it has no other words.
-        unknown_role: role of the column if none of its words is known.
+        unknown_role: role of the column, which is what its cells are, if none of its words is
+            known: ``unknown``, ``quality`` or ``ignored``.
     """
-    if has_phrase(name, _PHRASES["utilization"]):
+    if has_phrase(name, _PHRASES["utilization"]):  # `mfu`, `model flops utilization`
         return _make_known_column(header, "figure", "MFU")
     # `throughput`, or a precision alone, heads figures: the unit in the cells says which they are.
     if _is_figure_name(name) or not name:
         return Column(header, "figure", name or "result", has_unit_in_cells=True)
-    # `final_…` is a quality of the trained model, whatever it is called.
+    # `final_…` is a quality of the trained model, whatever it is called. In a table that may have
+    # qualities of any name, so is each unknown header.
     if split_words(name)[:1] == ("final",) or unknown_role == "quality":
-        return Column(header, "quality", name, "quality")
+        return Column(header, "quality", name, cell_kind="quality")
     return Column(header, unknown_role, name)
 
 
@@ -427,16 +461,25 @@ def _find_setting(name: str) -> str | None:
 
 
 def _make_quality_column(header: str, name: str, unit: Unit | None) -> Column:
-    """Return the column of a quality, or of the loss of training, which is a figure."""
+    """Return the column of a quality, or of the loss of training, which is a figure.
+
+    Args:
+        header: as printed.
+        name: the header without its unit and precision.
+        unit: the unit in the header; None: it has none.
+    """
     if has_phrase(name, _PHRASES["loss"]):
         return _make_known_column(header, "figure", "loss")
     # A quality is a fraction or per cent; another unit in its header says nothing about its scale.
     printed_unit = unit if unit and unit.quantity == "percent" else None
-    return Column(header, "quality", name, "quality", printed_unit=printed_unit)
+    return Column(header, "quality", name, cell_kind="quality", printed_unit=printed_unit)
 
 
 def _is_figure_name(name: str) -> bool:
-    """Tell whether a name is that of a figure; which one, only its unit would tell."""
+    """Tell whether a name, a header without unit, is that of a figure.
+
+    Which figure it is cannot be told: this would need a unit.
+    """
     kinds = (
         "performance",
         "step_time",
@@ -457,11 +500,15 @@ def make_unit_column(header: str, name: str, unit: Unit) -> Column:
     Args:
         header: as printed.
         name: the header without its unit.
+        unit: as printed in the header or the cell.
     """
+    # `Per-GPU throughput (tokens/s)`: words, not the unit, say that the rate is of one device.
     if unit.quantity in {"rate", "flops"} and _PER_DEVICE_WORDS.search(strip_markup(header)):
         unit = replace(unit, per_device=True)
     figure = _find_figure(name, unit)
-    if figure is None:  # records do not have this figure: it keeps its name and its unit
+    # Records do not have this figure: it keeps its printed name and unit. The factor turns its
+    # values into the base unit, such as seconds.
+    if figure is None:
         return Column(
             header,
             role="figure",
@@ -474,15 +521,22 @@ def make_unit_column(header: str, name: str, unit: Unit) -> Column:
 
 
 def _find_figure(name: str, unit: Unit) -> str | None:
-    """Return the figure that a name and a unit mean; None: one that records do not have."""
+    """Return the figure that a name and a unit mean; None: one that records do not have.
+
+    Args:
+        name: the header without its unit.
+        unit: the unit in the header or in a cell; its ``work`` is what a rate counts, such as
+            ``tokens``; ``per_device``: it is that of one device, ``tokens/s/GPU``.
+    """
     if has_phrase(name, _PHRASES["inference"]):
         return None
     if unit.quantity == "memory":
         return _find_memory_figure(name)
     if unit.quantity == "flops":
-        # FLOP/s of all devices, and a peak, are no figure of records.
-        is_model = unit.per_device and not has_phrase(name, _PHRASES["not_flops"])
-        return "model_flops_per_device" if is_model else None
+        # Records have the FLOP/s that the model needs, of one device. FLOP/s of all devices, and
+        # what the phrases name, such as a peak, are another figure.
+        is_of_model = unit.per_device and not has_phrase(name, _PHRASES["not_flops"])
+        return "model_flops_per_device" if is_of_model else None
     # The rate or time of a part of a step, such as `forward`, or a statistic, such as `p99`.
     if has_phrase(name, _PHRASES["part"]):
         return None
@@ -492,7 +546,12 @@ def _find_figure(name: str, unit: Unit) -> str | None:
 
 
 def _find_time_figure(name: str, unit: Unit) -> str | None:
-    """Return the figure that the name of a time means; None: it is another time, or no time."""
+    """Return the figure that the name of a time means; None: it is another time, or no time.
+
+    Args:
+        name: the header without its unit: ``training time``.
+        unit: the unit in the header or in a cell: ``h``.
+    """
     if unit.quantity == "time":
         for kind, figure in _TIME_FIGURES:  # the first kind counts whose phrases the name has
             if has_phrase(name, _PHRASES[kind]):
@@ -504,6 +563,9 @@ def _find_memory_figure(name: str) -> str | None:
     """Return ``mem``, the used memory of a device, or ``mem_total``, all that a device has.
 
     None: the name is that of another memory, such as the host's or that of activations.
+
+    Args:
+        name: the header without its unit: ``peak memory``.
     """
     if has_phrase(name, _PHRASES["total_memory"]):
         return "mem_total"

@@ -56,6 +56,10 @@ def read_json(text: str, page: Page) -> Iterator[Row | Unread]:
     The text is one document with objects in it, or has an object a line. Files hold many objects
     that are no results. So of all reports that an object has no figure or nothing that names its
     row, or that a document has no object, only the first is yielded.
+
+    Args:
+        text: of the file.
+        page: what all rows of the file share.
     """
     has_reported = False
     for entry in _read_text(text, page):
@@ -67,7 +71,12 @@ def read_json(text: str, page: Page) -> Iterator[Row | Unread]:
 
 
 def _read_text(text: str, page: Page) -> Iterator[Row | Unread]:
-    """Yield the rows of a text that is one document, else of each of its lines."""
+    """Yield the rows of a text that is one JSON document, else of the documents in its lines.
+
+    Args:
+        text: of the file.
+        page: what all rows of the file share.
+    """
     if not text.strip():
         return
     try:
@@ -80,7 +89,12 @@ def _read_text(text: str, page: Page) -> Iterator[Row | Unread]:
 
 
 def _read_lines(text: str, page: Page) -> Iterator[Row | Unread]:
-    """Yield the rows of a text with a document a line."""
+    """Yield the rows of a text with a JSON document a line; report each line that is none.
+
+    Args:
+        text: of the file.
+        page: what all rows of the file share.
+    """
     for number, line in enumerate(re.split(r"\r?\n", text), 1):
         if not line.strip():
             continue
@@ -104,6 +118,9 @@ def _read_document(document: Any, page: Page, number: int, raw: str) -> Iterator
     is recognised. Keys of any other object are read as the headers of a table.
 
     Args:
+        document: as parsed from JSON.
+        page: what all rows of the file share.
+        number: line at which the document begins, from 1.
         raw: text of the document.
     """
     records = list(_flatten_objects(document))
@@ -117,11 +134,13 @@ def _read_document(document: Any, page: Page, number: int, raw: str) -> Iterator
 
 
 def _flatten_objects(document: Any) -> Iterator[dict[str, Any]]:
-    """Yield the objects of a document that are rows, each with the scalars of those around it.
+    """Yield the rows of a document: objects of scalars, the texts and numbers that one row has.
 
-    An object in a list is a row. An object under a key is a part of the object around it. If any
-    two parts have a key in common, they are taken for results of different models: each part is a
-    row, and its key names the model.
+    - An object in a list is a row. It also has the scalars of the objects around it.
+    - An object under a key is a part of the object around it, whose row has the scalars of both:
+      of ``{"model": "gpt", "result": {"speed": 5}}`` one row with ``model`` and ``speed``.
+    - If any two parts of an object have a key in common, they are results of different models:
+      each part is a row, and its key names the model: ``{"a": {"speed": 5}, "b": {"speed": 6}}``.
     """
     if isinstance(document, list):
         for item in document:
@@ -129,7 +148,7 @@ def _flatten_objects(document: Any) -> Iterator[dict[str, Any]]:
     if not isinstance(document, dict):
         return
     scalars, parts = _split_object(document)
-    row_objects = []
+    row_objects = []  # the objects in this one that are rows of their own
     for value in document.values():
         if isinstance(value, list):
             row_objects += [item for item in value if isinstance(item, dict)]
@@ -141,10 +160,10 @@ def _flatten_objects(document: Any) -> Iterator[dict[str, Any]]:
                 # The values of a part join those of the object around it. If both have a key, the
                 # outer value counts; if several records of a part have one, the first of them.
                 scalars = record | scalars
-    for row_object in row_objects:
+    for row_object in row_objects:  # each may have parts and lists in turn
         for record in _flatten_objects(row_object):
             yield scalars | record  # if both have a key, the inner value counts
-    if scalars and not row_objects:
+    if scalars and not row_objects:  # the object is itself a row
         yield scalars
 
 
@@ -175,7 +194,14 @@ def _read_object(
 ) -> Iterator[Row | Unread]:
     """Yield a row for each path in an object's keys: ``model/throughput`` has the path ``model``.
 
-    Values under keys without a path belong to all rows.
+    The last part of the path is the model of the row. Values under keys without a path belong to
+    all rows. The keys, without their paths, are read as the headers of a table.
+
+    Args:
+        record: an object of texts and numbers.
+        page: what all rows of the file share.
+        number: line at which the document begins, from 1.
+        raw: text of the document.
     """
     page = replace(page, form="json")
     shared_values: dict[str, Any] = {}
@@ -191,7 +217,7 @@ def _read_object(
             name, rank = rank_match.groups()
             row_path = f"{path}:{rank}"
         values_by_path.setdefault(row_path, {})[_make_header(name, path)] = value
-    if not values_by_path:
+    if not values_by_path:  # no key has a path: the whole object is one row
         yield from _read_values(shared_values, page, number, raw)
     for path, values in values_by_path.items():
         model = path.rpartition("/")[2]  # the last part of the path, with the rank if it has one
@@ -224,21 +250,25 @@ def _make_shared_header(key: str) -> str:
 
 
 def _make_header(name: str, path: str) -> str:
-    """Return the words of a key as a header; keys of SuperBench get their unit, too.
+    """Return the words of a key as a header of a table.
 
     SuperBench prints keys without units, such as ``throughput_train_fp16``; its documentation
-    has the units. ``columns.toml`` lists its keys with them.
+    has the units. So ``columns.toml`` lists its keys, in words and without a precision, each with
+    a header that has the unit. Keys that are not listed there keep their words.
 
     Args:
-        name: the part of the key behind its path.
+        name: the part of the key behind its path: ``throughput_train_fp16``.
         path: the part before it, by which SuperBench is recognised.
     """
     text = name.replace("_", " ")
     is_of_superbench = any(part in f"{path}/{name}" for part in WORDS["superbench"]["paths"])
     if not is_of_superbench:
         return text
-    header = WORDS["superbench"]["keys"].get(remove_precision_words(text))
-    return f"{header} {' '.join(find_precisions(text))}" if header else text
+    header_with_unit = WORDS["superbench"]["keys"].get(remove_precision_words(text))
+    if header_with_unit is None:
+        return text
+    precisions = " ".join(find_precisions(text))  # the row's precision is read from the header
+    return f"{header_with_unit} {precisions}"
 
 
 def _read_values(
@@ -250,6 +280,7 @@ def _read_values(
     it is reported as a table without results.
 
     Args:
+        page: what all rows of the file share.
         number: line at which the object's document begins.
         raw: text of the document; of headers and of what cannot be read, only its beginning is
             kept.
@@ -261,6 +292,7 @@ def _read_values(
         return
     head = TableLine(number, list(values), raw[:_MAX_RAW])
     line = TableLine(number, [str(value) for value in values.values()], raw)
+    # Numbers under keys of unknown meaning are reported as not read.
     yield from table.read_table(head, [line], page, unknown_role="unknown")
 
 
@@ -270,7 +302,11 @@ def _read_case_record(
     """Yield the row of a record of one case, or why it cannot be read.
 
     Args:
-        record: with the keys of an ``IndexRecord``, the form that collections of results import.
+        record: one figure of one case, with the keys of an ``IndexRecord``, such as
+            ``FINAL_RESULT``; collections of results import this form.
+        page: what all rows of the file share.
+        number: line at which the document begins, from 1.
+        raw: text of the document.
     """
     try:
         _refuse_wrong_keys(record)  # raises a UsageError
@@ -285,7 +321,10 @@ def _read_case_record(
 
 
 def _refuse_wrong_keys(record: dict[str, Any]) -> None:
-    """Raise a UsageError if a record has keys that IndexRecord lacks, or lacks required ones."""
+    """Raise a UsageError if a record has keys that IndexRecord lacks, or lacks required ones.
+
+    The error names the first ``_NUM_SHOWN_KEYS`` of these keys.
+    """
     unknown = record.keys() - _CASE_RECORD_KEYS
     missing = _REQUIRED_KEYS - record.keys()
     if unknown:
@@ -297,25 +336,38 @@ def _refuse_wrong_keys(record: dict[str, Any]) -> None:
 def _read_index_record(
     record: IndexRecord, page: Page, number: int, raw: str
 ) -> Iterator[Row | Unread]:
-    """Yield the row of a record, which has one figure of one case; a failed job has no figure."""
+    """Yield the row of a record, which has one figure of one case; a failed job has no figure.
+
+    The record is read as a table of one line, whose headers are the keys of ``values``.
+
+    Args:
+        record: its fields are the keys of the JSON: ``model_name`` is what ran, ``FINAL_RESULT``
+            its figure in ``UNIT``, ``gpu_num`` the devices, ``JOB_FAIL_FLAG`` 1 if it failed.
+        page: what all rows of the file share.
+        number: line at which the document begins, from 1.
+        raw: text of the document.
+    """
     values = {key: str(value) for key, value in asdict(record).items() if value is not None}
-    values["configuration"] = values.pop("model_name")
+    values["configuration"] = values.pop("model_name")  # the header of the label of a row
     # `nlp_gpt_mp_bs8_fp16_1` has model, batch size and precision. A name in another form is only
     # the label of the row.
     name_parts = _RECORD_NAME.fullmatch(record.model_name)
     if name_parts:
-        values["fix_hp"] = f"bs={name_parts['bs']}"  # the header of changed settings
+        values["fix_hp"] = f"bs={name_parts['bs']}"  # the header of hyper-parameters that differ
         values["model"] = name_parts["model"]
         values["precision"] = name_parts["precision"]
-    if record.gpu_num == 1:  # with more, the number of machines is not known
+    # One device is on one machine; of several, the number of machines is not known.
+    if record.gpu_num == 1:
         values |= {"nnodes": "1", "nproc": "1"}
     del values["gpu_num"]  # as a column, it would be split into machines by a guess
     printed_result = values.pop("FINAL_RESULT")
     result = "/" if record.JOB_FAIL_FLAG else printed_result  # "/": no value
     # `index` is a code for what the result is: a speed, a memory, a profile or the largest batch.
-    if INDEXES[record.index] == "mem":
+    # Rows have no figure for a profile and the largest batch.
+    kind_of_result = INDEXES[record.index]
+    if kind_of_result == "mem":
         values["mem"] = f"{result} {record.UNIT}"
-    elif INDEXES[record.index] == "speed":  # rows have no figure for the others
+    elif kind_of_result == "speed":
         values |= {"final_result": result, "final_result_unit": record.UNIT}
     notes = (message("run_not_successful"),) if record.JOB_FAIL_FLAG else ()
     page = replace(page, form="index", model=record.model_name, notes=notes)

@@ -44,7 +44,7 @@ _CHANGE = re.compile(r"(\w[\w .-]{0,60}?) ?= ?(\"[^\"]*\"|[^\s,;()]+)")
 _FLAG = re.compile(r"(?<!\S)--([A-Za-z][\w-]*)(?:[ =](?!-)(\S+))?")
 _FALSE_WORDS = {"0", "false", "no", "off"}
 _SEPARATORS_OF_WORLD = " -/*\\,"  # between a device and its world
-_UNKNOWN_WORLD = (0, 0)
+_UNKNOWN_WORLD = (0, 0)  # numbers of machines, and of devices of each
 _USUAL_CARDS_PER_MACHINE = 8  # a larger number is taken for the cards of all machines
 
 
@@ -78,9 +78,10 @@ def read_label(label: str, config_file: str = "", world_of_columns: str = "") ->
     """
     text = _ROW_NUMBER.sub("", strip_markup(label)).replace("×", "x")  # without `[1] ` before it
     world_in_label = _WORLD.search(text) or _BARE_WORLD.search(text)  # in brackets, or not
+    # The two groups are the number of machines and that of devices of each.
     printed_world = world_in_label or _WORLD.fullmatch(world_of_columns)
     head = text[: world_in_label.start()].rstrip() if world_in_label else text  # before the world
-    # `四机32卡`: four machines, 32 cards.
+    # `四机32卡`: four machines, 32 cards; these two numbers are its groups.
     counting_words = _find_counting_words(head, printed_world)
     # Its groups: the device, the number of machines, the number of devices of each.
     file_name = _CONFIG_FILE_NAME.fullmatch(strip_markup(config_file))
@@ -140,13 +141,16 @@ def _find_counting_words(head: str, printed_world: re.Match[str] | None) -> re.M
 
     Args:
         head: text of the label before its world.
-        printed_world: this world, numbers of machines and of devices of each; None: there is none.
+        printed_world: the world in the label or in other columns of its row, ``(4x8)``: numbers of
+            machines and of devices of each; None: none is printed.
     """
     if printed_world:
-        # `H1004机32卡（4x8）`: the name of the device ends before the number of machines.
+        # `H1004机32卡（4x8）`: the device `H100` and the number `4` of machines are written as one
+        # number. The world tells that only the `4` counts machines.
         exact = re.search(rf"({printed_world[1]}){_MACHINE_WORD}({_COUNT}){_CARD_WORD}", head)
         if exact:
             return exact
+    # `四机32卡`, `2 nodes x 8`, `16卡`.
     return (
         _MACHINES_AND_CARDS.search(head) or _ENGLISH_NODES.search(head) or _ALL_CARDS.search(head)
     )
@@ -162,7 +166,8 @@ def _count_nodes_and_cards(counting_words: re.Match[str]) -> tuple[int, int]:
     nodes_text, cards_text = counting_words.groups()
     cards = _NUMERALS.get(cards_text) or int(cards_text)
     if not nodes_text:  # a guess: about 8 cards in each machine
-        return divide_into_machines(cards)[0], cards
+        nodes, _ = divide_into_machines(cards)
+        return nodes, cards
     return _NUMERALS.get(nodes_text) or int(nodes_text), cards
 
 
@@ -170,9 +175,14 @@ def _read_counting_words(counting_words: re.Match[str]) -> tuple[int, int]:
     """Return the machines that words count, and the cards of each.
 
     More than 8 cards are taken for those of all machines: ``四机32卡``, four machines and 32 cards,
-    has 8 in each.
+    has 8 in each. If they cannot be divided equally, they are taken for those of each machine.
+
+    Args:
+        counting_words: its groups are the number of machines, empty if it is not printed, and that
+            of cards.
     """
     nodes, cards = _count_nodes_and_cards(counting_words)
+    # A label may print 0 machines.
     is_total = cards > _USUAL_CARDS_PER_MACHINE and nodes > 0 and cards % nodes == 0
     return nodes, cards // nodes if is_total else cards
 
