@@ -340,7 +340,8 @@ def _list_peer_groups(result: AcceptanceResult) -> list[Block]:
         (
             _describe_member_set(group.members),
             ", ".join(group.products),
-            ", ".join(f"{name} {version}" for name, version in group.software.items()),
+            # A package may be missing in a group.
+            ", ".join(f"{name} {version or '—'}" for name, version in group.software.items()),
         )
         for group in result.peer_groups
     )
