@@ -32,7 +32,11 @@ def make_site(**settings: object) -> Cluster:
 def read_job_state(
     monkeypatch: pytest.MonkeyPatch, job: EngineJob, output: str, *, fails: bool = False
 ) -> JobState:
-    """Return the state of a job if Slurm's programs print this; ``fails``: if they fail with it."""
+    """Return the state of a job if Slurm's programs print ``output``.
+
+    Args:
+        fails: the programs fail, and ``output`` is their error.
+    """
 
     def answer_program(*_: str) -> str:
         if fails:
@@ -257,6 +261,7 @@ def test_the_script_waits_for_the_nodes_after_a_sigterm(
 ) -> None:
     # Slurm sends SIGTERM to the script, which is the parent of srun, and to srun.
     srun = 'trap "echo ended > nodes; exit 7" TERM; kill -TERM $PPID; kill -TERM $$; exit 1'
-    # The exit code of srun, or that of a script ended by SIGTERM.
+    # The exit code of the trap of srun, or that of a script ended by SIGTERM. The addresses of
+    # nodes (``node_text``) do not matter here.
     assert run_script(plan, program_folder, tmp_path, srun, node_text="") in {7, 128 + 15}
     assert (tmp_path / "nodes").read_text() == "ended\n"

@@ -20,12 +20,12 @@ from trainmark.plan.plan import Plan
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-# Runs the command on this machine, unless the host has a file: HOST.said is an error of ssh itself,
-# which exits with 255; HOST.sh is a script that runs instead of the command.
+# Runs the command on this machine, unless the host has a file: HOST.ssh_error is an error of ssh
+# itself, which exits with 255; HOST.sh is a script that runs instead of the command.
 _FAKE_SSH = """#!/bin/sh
 while case "$1" in -*) true;; *) false;; esac; do shift; done
 host=${{1#ssh://}}; shift
-if [ -e {folder}/$host.said ]; then cat {folder}/$host.said >&2; exit 255; fi
+if [ -e {folder}/$host.ssh_error ]; then cat {folder}/$host.ssh_error >&2; exit 255; fi
 if [ -e {folder}/$host.sh ]; then exec sh {folder}/$host.sh; fi
 exec sh -c "$*"
 """
@@ -35,8 +35,8 @@ exec sh -c "$*"
 def fake_hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Put a fake ssh on PATH; return the folder for files of hosts.
 
-    ``HOST.said``: what ssh prints when it cannot connect; ``HOST.sh``: a script that runs instead
-    of any command. Commands for other hosts run on this machine.
+    ``HOST.ssh_error``: what ssh prints when it cannot connect; ``HOST.sh``: a script that runs
+    instead of any command. Commands for other hosts run on this machine.
     """
     folder = tmp_path / "fakes"
     folder.mkdir()
@@ -57,7 +57,10 @@ def plan(tmp_path: Path) -> Plan:
 
 @pytest.fixture
 def make_site() -> Callable[..., Cluster]:
-    """Return a function that makes a cluster of hosts, in words; others are keys of ``ssh``."""
+    """Return a function that makes a cluster from the names of its hosts, separated by whitespace.
+
+    Keyword arguments are other settings of ssh.
+    """
 
     def make(hosts: str = "a\nb\n", **settings: Any) -> Cluster:
         host_names = tuple(hosts.split())
@@ -106,10 +109,12 @@ def test_dry_run_matches_its_golden_file(plan: Plan, make_site: Callable[..., Cl
 def test_every_host_is_checked_and_named_with_its_fault(
     plan: Plan, fake_hosts: Path, make_site: Callable[..., Cluster]
 ) -> None:
-    (fake_hosts / "changed.said").write_text(
+    # ssh cannot connect to the host "changed" and prints this text.
+    (fake_hosts / "changed.ssh_error").write_text(
         "@ WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED!     @\r\n"
         "Host key verification failed.\r\n"
     )
+    # On the hosts "bare" and "fine" these scripts run instead of any command.
     (fake_hosts / "bare.sh").write_text("echo sh: /opt/env/bin/python: not found >&2; exit 127\n")
     (fake_hosts / "fine.sh").write_text("echo trainmark 1\n")  # as `trainmark --version` prints
     site = make_site("changed\nbare\nfine\n")
@@ -143,8 +148,9 @@ def start_nodes(plan: Plan, site: Cluster, *scripts: str) -> EngineJob:
 def test_a_failing_node_ends_the_job_once_the_others_ended(
     plan: Plan, fake_hosts: Path, make_site: Callable[..., Cluster], phase: str, message: str
 ) -> None:
-    if phase == "lost":  # the connection fails, not the command
-        (fake_hosts / "n1.said").write_text("Timeout, server n1 not responding.\n")
+    # Both nodes run a command that fails. If "lost", the fake ssh cannot even connect to node 1.
+    if phase == "lost":
+        (fake_hosts / "n1.ssh_error").write_text("Timeout, server n1 not responding.\n")
     job = start_nodes(plan, make_site(), "exit 1", "exit 1")
     assert job.process is not None
     assert job.process.wait() == 1
@@ -179,20 +185,21 @@ def test_files_of_nodes_are_copied_and_unreachable_hosts_are_named(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Events and artifacts are copied; of the other files none, and none that is too large."""
-    site = make_site("a\n", run_root=tmp_path / "there")
-    there = ssh.locate_remote_folder(plan, site)  # on the host, which the fake ssh has here
-    (there / "artifacts").mkdir(parents=True)
+    """Events and artifacts are copied, but no other file and no file that is too large."""
+    site = make_site("a\n", run_root=tmp_path / "remote")
+    # The fake ssh runs all commands on this machine, so the folder of the host is here as well.
+    remote_folder = ssh.locate_remote_folder(plan, site)
+    (remote_folder / "artifacts").mkdir(parents=True)
     for name in (name_node_file(0), "artifacts/adapter", "plan.json"):
-        (there / name).write_text(f"{name} of a")
+        (remote_folder / name).write_text(f"{name} of a")
     for name in ("core", "artifacts/it's large"):
-        with (there / name).open("wb") as file:
+        with (remote_folder / name).open("wb") as file:
             file.truncate(100 << 30)  # 100 GiB without data, which take no space
     single_node_plan = plan.model_copy(update={"nnodes": 1})
     ssh.Ssh().collect(EngineJob(single_node_plan, site))
     message = capsys.readouterr().err
     for name in ("core", "artifacts/it's large"):
-        assert f"a:{there}/{name}: not copied" in message
+        assert f"a:{remote_folder}/{name}: not copied" in message
     assert not (Path(plan.run_dir) / "core").exists()
     assert not (Path(plan.run_dir) / "artifacts/it's large").exists()
     run = Path(plan.run_dir)
@@ -200,7 +207,10 @@ def test_files_of_nodes_are_copied_and_unreachable_hosts_are_named(
     assert (run / "artifacts/adapter").read_text() == "artifacts/adapter of a"
     assert not (run / "plan.json").exists()  # this machine wrote the plan
 
-    # The cluster of ``make_site`` has two hosts, a and b.
-    (fake_hosts / "b.said").write_text("ssh: connect to host b port 22: Connection timed out\n")
+    # The usual cluster of ``make_site`` has two hosts, a and b. The file is what the fake ssh
+    # prints when it fails to connect to b.
+    (fake_hosts / "b.ssh_error").write_text(
+        "ssh: connect to host b port 22: Connection timed out\n"
+    )
     with pytest.raises(EnvironmentFault, match="b: ssh: connect to host b"):
-        ssh.Ssh().collect(EngineJob(plan, make_site(run_root=tmp_path / "there")))
+        ssh.Ssh().collect(EngineJob(plan, make_site(run_root=tmp_path / "remote")))

@@ -42,9 +42,11 @@ def start_ranks() -> Iterator[object]:
     """Return a function that starts ``count`` ranks, each with a shell that runs the script."""
 
     def start(script: str, count: int = 1) -> object:
-        worlds = [{"RANK": str(number)} for number in range(count)]
+        variables_of_ranks = [{"RANK": str(number)} for number in range(count)]
         null = subprocess.DEVNULL
-        return supervise_ranks(["sh", "-c", script], os.environ, worlds, output=null, errors=null)
+        return supervise_ranks(
+            ["sh", "-c", script], os.environ, variables_of_ranks, output=null, errors=null
+        )
 
     return start
 
@@ -82,9 +84,13 @@ def test_rank_that_ignores_sigterm_is_killed_at_the_end(start_ranks, tmp_path):
 def test_a_process_with_its_own_session_and_environment_ends_with_the_ranks(
     start_ranks, tmp_path, end
 ):
-    """Its rank ends before the supervisor does, or is ended by it.
+    """It ends with the supervisor, whether the rank that started it has ended before or not.
 
-    ``HIDDEN_CHILD`` is a line of a shell that starts it; the file gets its process id.
+    ``HIDDEN_CHILD``: shell commands that start the process and wait until it has written its
+    process id into the file.
+
+    Args:
+        end: what the rank does then: it ends by itself, or runs until the supervisor ends it.
     """
     file = tmp_path / "pid"
     with start_ranks(HIDDEN_CHILD.format(python=sys.executable, file=file) + end) as running:
@@ -120,8 +126,8 @@ def test_ranks_of_a_killed_supervisor_count_as_killed(start_ranks):
 
 
 @pytest.fixture(scope="module")
-def plan_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A folder with the plan of two ranks that never end."""
+def plan_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with the plan of two ranks that never end, and the fifo they wait for."""
     folder = tmp_path_factory.mktemp("killed")
     os.mkfifo(folder / "fifo")
     with pytest.MonkeyPatch.context() as patch:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture(autouse=True)
-def this_machine() -> Iterator[None]:
+def undo_machine_patches() -> Iterator[None]:
+    """After each test, undo the patches by which ``make_machine`` imitates a machine."""
     yield
     PATCH.undo()

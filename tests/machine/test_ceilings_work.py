@@ -35,6 +35,7 @@ def make_candidate(
 
     Args:
         amount: FLOPs or bytes of one run; also the size.
+        held_bytes: memory that it needs.
         times_ns: of the first run, which warms up, and of the repetitions.
         fault: what is wrong with its result.
     """
@@ -102,7 +103,7 @@ def test_size_is_skipped_if_it_would_exceed_the_remaining_time(measure_candidate
 
 def test_ranks_skip_the_same_sizes(clock: FakeClock) -> None:
     """The second size is ten times as much work on the first rank, which alone would skip it."""
-    values, barrier = [0.0, 0.0], Barrier(2)  # the value of each rank, a thread
+    values, barrier = [0.0, 0.0], Barrier(2)  # a value of each rank; a rank is a thread
 
     def measure(rank: int) -> list[Point]:
         def find_largest_of_ranks(value: float) -> float:
@@ -112,16 +113,21 @@ def test_ranks_skip_the_same_sizes(clock: FakeClock) -> None:
             barrier.wait()  # until both have read
             return largest
 
-        # 1 in 100 ns: at this rate four runs of 10 would need 4000 of 3000 ns, of 1 only 400.
+        # A measurement is at least four runs. The first size takes 100 ns for an amount of 1. At
+        # this rate, four runs of 10 need 4000 ns, more than the budget of 3000, and four of 1 only
+        # 400.
         second_amount = 10.0 if rank == 0 else 1.0
-        sizes = [
+        candidates = [
             make_candidate(amount=1.0, times_ns=[100]),
             make_candidate(amount=second_amount, times_ns=[1]),
         ]
         return sweep(
             SyncDevice(clock),
-            # Sizes are the same on all ranks.
-            [Candidate(Point((i,), size.point.amount), *size[1:]) for i, size in enumerate(sizes)],
+            # ``make_candidate`` takes the amount as the size, but all ranks have the same sizes.
+            [
+                candidate._replace(point=Point((index,), candidate.point.amount))
+                for index, candidate in enumerate(candidates)
+            ],
             budget_ns=3000,
             memory_bytes=1e9,
             clock=lambda: int(find_largest_of_ranks(0)),  # no time passes, but ranks wait

@@ -99,7 +99,7 @@ def test_failed_check_is_unknown_and_keeps_its_conditions(tmp_path, error):
 
 
 @pytest.fixture
-def examine_request(tmp_path):
+def describe_request_machine(tmp_path):
     """Return a function that describes the machine for the arguments of a command line."""
 
     def describe(case="-", **fields):  # "-": no case is named
@@ -108,22 +108,24 @@ def examine_request(tmp_path):
     return describe
 
 
-def test_missing_device_is_a_condition_and_unknown_device_is_an_error(examine_request, monkeypatch):
+def test_missing_device_is_a_condition_and_unknown_device_is_an_error(
+    describe_request_machine, monkeypatch
+):
     monkeypatch.setattr(registry, "list_vendors", lambda: {"fake": Card(devices=0)})
-    machine = examine_request(device="fake")
+    machine = describe_request_machine(device="fake")
     assert (machine.vendor, machine.nproc) == (None, 1)
     assert read_single_condition(doctor.check_device(machine)).severity == "stops"
     with pytest.raises(UsageError):
-        examine_request(device="fkae")  # a name that no vendor has
+        describe_request_machine(device="fkae")  # a name that no vendor has
     with pytest.raises(UsageError):
-        examine_request(case="no_such_case")
+        describe_request_machine(case="no_such_case")
     with pytest.raises(UsageError):
-        examine_request(recipe="tiny")  # of no case
+        describe_request_machine(recipe="tiny")  # of no case
 
 
 @pytest.fixture
 def register_vendors(monkeypatch):
-    """Return a function that lets the registry have these vendors and import errors alone."""
+    """Return a function that sets the registry's vendors and import errors; it has no others."""
 
     def register(*vendors, faults=()):
         vendors_by_name = {vendor.name: vendor for vendor in vendors}
@@ -176,11 +178,14 @@ def test_torch_is_opened_in_a_process_of_its_own(tmp_path):
     assert started == [(["fake", "2", str(os.getpid())], doctor._OPENING_S)]
 
 
-def test_a_precision_that_the_recipe_needs_and_the_device_refuses_stops_a_run(examine_case):
-    # The command that opens the devices reports why they refuse a precision.
-    machine = examine_case("toy", tool=lambda *_, **__: '{"fp32": "no units"}')
-    fine, refused = map(translate_condition, doctor.check_torch(machine))
-    assert (fine.severity, refused.severity, refused.what) == ("fine", "stops", "fp32: no units")
+def test_a_precision_that_the_recipe_needs_and_the_device_refuses_stops_a_run(
+    describe_case_machine,
+):
+    # The command that opens the devices reports why they refuse a precision. The first condition is
+    # about opening them, the second about the precision of the recipe.
+    machine = describe_case_machine("toy", tool=lambda *_, **__: '{"fp32": "no units"}')
+    opening, refused = map(translate_condition, doctor.check_torch(machine))
+    assert (opening.severity, refused.severity, refused.what) == ("fine", "stops", "fp32: no units")
 
 
 def test_a_torch_that_crashes_or_hangs_stops_a_run(tmp_path):
@@ -262,23 +267,23 @@ def test_lowered_clocks_at_rest_are_found(tmp_path, monkeypatch, reasons, codes)
 
 
 @pytest.fixture
-def examine_case(tmp_path, monkeypatch):
-    """Return a function that describes a machine with one CPU rank for a run of a case.
+def describe_case_machine(tmp_path, monkeypatch):
+    """Return a function that describes a fake machine for a run of a case on one CPU rank.
 
-    Its other arguments are changes of ``make_machine``.
+    Its other keyword arguments are changes for ``make_machine``.
     """
     monkeypatch.setenv("TRAINMARK_CACHE", str(tmp_path / "cache"))
 
-    def examine(case, *, recipe=None, **changes):
+    def describe(case, *, recipe=None, **changes):
         request = RunRequest(case=case, recipe=recipe, data=changes.get("data"), nproc=1)
         usual = {"vendor": Cpu(), "nproc": 1, "choice": choose_work(request)}
         return make_machine(tmp_path, **(usual | changes))
 
-    return examine
+    return describe
 
 
-def test_generated_data_is_sound(examine_case):
-    recipe, data = map(translate_condition, doctor.check_plan(examine_case("toy")))
+def test_generated_data_is_sound(describe_case_machine):
+    recipe, data = map(translate_condition, doctor.check_plan(describe_case_machine("toy")))
     assert (recipe.code, recipe.severity, recipe.what) == (
         "recipe",
         "fine",
@@ -290,16 +295,18 @@ def test_generated_data_is_sound(examine_case):
     )
 
 
-def test_a_missing_folder_stops_a_run(examine_case, tmp_path):
+def test_a_missing_folder_stops_a_run(describe_case_machine, tmp_path):
     condition = read_single_condition(
-        doctor.check_plan(examine_case("distilbert_sst2", data=tmp_path / "none"))
+        doctor.check_plan(describe_case_machine("distilbert_sst2", data=tmp_path / "none"))
     )
     assert (condition.code, condition.severity) == ("data", "stops")
     assert str(tmp_path / "none") in condition.what
     assert "prepare" in condition.fix
 
 
-def test_a_missing_folder_is_reported_besides_a_recipe_that_cannot_run(examine_case, tmp_path):
+def test_a_missing_folder_is_reported_besides_a_recipe_that_cannot_run(
+    describe_case_machine, tmp_path
+):
     class Refusing(Cpu):
         def refuse(self, recipe, nproc):
             return Refusal("no", "another device")
@@ -307,13 +314,13 @@ def test_a_missing_folder_is_reported_besides_a_recipe_that_cannot_run(examine_c
     vendor = Refusing()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(registry, "choose_vendor", lambda _: vendor)
-        machine = examine_case("toy", vendor=vendor, data=tmp_path / "none")
+        machine = describe_case_machine("toy", vendor=vendor, data=tmp_path / "none")
         conditions = list(doctor.check_plan(machine))
     codes = [(condition.code, condition.severity) for condition in conditions]
     assert codes == [("recipe", "stops"), ("data", "stops")]
 
 
-def test_a_recipe_that_does_not_fit_stops_a_run(examine_case):
+def test_a_recipe_that_does_not_fit_stops_a_run(describe_case_machine):
     class SmallMachine(Cpu):
         def rank_memory(self, nproc):
             return RankMemory(rank_bytes=1 << 20, machine_bytes=1 << 20)
@@ -322,7 +329,7 @@ def test_a_recipe_that_does_not_fit_stops_a_run(examine_case):
         # The check plans a run, and the planning chooses the vendor by itself.
         patch.setattr(registry, "choose_vendor", lambda _: SmallMachine())
         condition = read_single_condition(
-            doctor.check_plan(examine_case("gpt_megatron", vendor=SmallMachine()))
+            doctor.check_plan(describe_case_machine("gpt_megatron", vendor=SmallMachine()))
         )
     assert (condition.code, condition.severity) == ("recipe", "stops")
     assert "needs about" in condition.what

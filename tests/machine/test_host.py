@@ -140,10 +140,10 @@ def test_space_is_compared_with_what_a_run_needs(tmp_path, free, severity):
     )
 
 
-def make_governors(**of_core: tuple[str, str]) -> dict[str, str]:
-    """Return the files of the clocks of cores: each core's frequency governor and driver."""
+def make_governors(**governors_and_drivers: tuple[str, str]) -> dict[str, str]:
+    """Return the files with the frequency governor and its driver of each core, such as cpu0."""
     files = {}
-    for core, (governor, driver) in of_core.items():
+    for core, (governor, driver) in governors_and_drivers.items():
         folder = f"sys/devices/system/cpu/{core}/cpufreq"
         files |= {f"{folder}/scaling_governor": governor + "\n"}
         files |= {f"{folder}/scaling_driver": driver + "\n"}

@@ -102,12 +102,12 @@ def test_any_rank_above_the_published_peak_is_named() -> None:
 
 
 def test_skipped_and_unsupported_measurements_are_listed() -> None:
-    some = (
+    bf16_points = (
         make_point([64, 64, 64], rate=2e12),
         make_point([8, 8, 8], rate=None, reason="would take 3 s"),
     )
     ceilings = make_ceilings(
-        [make_kind("matmul_bf16", *some), make_kind("matmul_tf32", reason="no such units")]
+        [make_kind("matmul_bf16", *bf16_points), make_kind("matmul_tf32", reason="no such units")]
     )
     assert list_lines(ceilings) == [
         "Card",
@@ -152,9 +152,8 @@ def test_a_collective_shows_its_bus_bandwidth() -> None:
 
 def test_use_by_other_processes_is_reported() -> None:
     ceilings = make_ceilings([make_kind("memory_copy", make_point([1 << 20], rate=5e9))])
-    assert not any(  # 2% is not worth a line
-        "other programs" in line for line in list_lines(ceilings)
-    )
+    # The 2% that ``make_ceilings`` gives other programs are too little to report.
+    assert not any("other programs" in line for line in list_lines(ceilings))
     assert any(
         "other programs used 71%" in x for x in list_lines(ceilings | {"others_cpu_share": 0.71})
     )

@@ -154,9 +154,11 @@ def test_a_picture_is_drawn_once_for_both_languages(monkeypatch: pytest.MonkeyPa
     assert ">step</text>" in pictures["en"]
     assert ">步数</text>" in pictures["zh"]
     assert pictures["zh"].replace("步数", "step") == pictures["en"]
-    verdicts = phrase("compare.faster"), phrase("compare.slower")  # a legend, whose places differ
+    # The width of a legend's first word decides where the second one stands, so a legend cannot be
+    # translated in the drawn picture.
+    verdicts = phrase("compare.faster"), phrase("compare.slower")
     spec = chart.spec | {"encoding": {"color": {"scale": {"domain": list(verdicts)}}}}
-    assert rendering._find_standalone_labels(spec, "zh") is None  # it must be drawn anew
+    assert rendering._find_standalone_labels(spec, "zh") is None  # draw the chart anew
 
 
 def test_very_many_steps_and_evaluations_are_thinned() -> None:
@@ -315,13 +317,13 @@ def test_title_is_never_evaluated_and_has_no_control_character() -> None:
     chart = steps.chart_loss(read_record())
     assert chart is not None
     # Vega makes labels from titles by an expression, which the first title tries to end.
-    for word in ('\\" + datum.x + "', "a\nb\u202e"):
+    for hostile_title in ('\\" + datum.x + "', "a\nb\u202e"):
         spec = {
             "mark": {"type": "bar", "tooltip": {"content": "encoding"}, "aria": True},
             "data": {"name": "x"},
-            "encoding": {"x": {"field": "x", "type": "quantitative", "title": word}},
+            "encoding": {"x": {"field": "x", "type": "quantitative", "title": hostile_title}},
         }
-        hostile = replace(chart, spec=spec, data={"x": [{"x": 7, "name": word}]})
+        hostile = replace(chart, spec=spec, data={"x": [{"x": 7, "name": hostile_title}]})
         labels = [
             x.get("aria-label", "")
             for x in ET.fromstring(rendering.draw_static_picture(hostile, "en")).iter()

@@ -25,9 +25,11 @@ FOUNDING_TERMS = re.compile(
     r"|(运行时长|性能|收敛精度)\([a-zA-Z/]+\)|(收敛|目标)val_loss|(Steps|epoch)数"  # headers
     rf"|(?:[A-Za-z0-9]{HAN}*)?(单|两|四|八|\d+)机(单|\d+)(卡|进程)"  # A100单机8卡
 )
-OF_OTHERS = "columns.toml"  # headers and marks of other people's pages, as they print them
-PLACE = "\ufffc"  # stands for a value: Chinese, Latin or a number, so nothing is asked beside it
-FAULT = re.compile(
+FOREIGN_TEXTS_FILE = "columns.toml"  # headers and marks of other people's pages, as they print them
+VALUE_STAND_IN = (
+    "\ufffc"  # stands for a value: Chinese, Latin or a number, so nothing is asked beside it
+)
+TYPOGRAPHY_FAULT = re.compile(
     rf"{HAN} ?[,;:!?()'\"]|[,;:!?()'\"] ?{HAN}|{HAN}\.|{HAN}[A-Za-z0-9`]|[A-Za-z0-9`%]{HAN}"
     rf"| {FULL}|{FULL} |{HAN} +{HAN}|\S  +\S"
 )
@@ -47,19 +49,23 @@ def iterate_strings(value: Any) -> Iterator[str]:
 
 
 def list_faulty_texts(texts: list[str]) -> list[str]:
-    """Return Chinese texts that break the rule; placeholders and founding terms do not count."""
+    """Return Chinese texts with half-width punctuation, or with a wrong or a missing space.
+
+    Placeholders and terms of the founding documents may stand beside anything.
+    """
     plain_texts = {
-        text: re.sub(r"\{[^{}]*\}", PLACE, FOUNDING_TERMS.sub(PLACE, text)) for text in texts
+        text: re.sub(r"\{[^{}]*\}", VALUE_STAND_IN, FOUNDING_TERMS.sub(VALUE_STAND_IN, text))
+        for text in texts
     }
     return [
         text
         for text, plain_text in plain_texts.items()
-        if re.search(HAN, text) and FAULT.search(plain_text)
+        if re.search(HAN, text) and TYPOGRAPHY_FAULT.search(plain_text)
     ]
 
 
 def test_chinese_texts_follow_one_typographic_rule() -> None:
-    paths = [path for path in SOURCE.rglob("*.toml") if path.name != OF_OTHERS]
+    paths = [path for path in SOURCE.rglob("*.toml") if path.name != FOREIGN_TEXTS_FILE]
     texts = [text for path in paths for text in iterate_strings(read_toml(path))]
     assert len(texts) > 300  # or the search found no texts
     assert list_faulty_texts(texts) == []

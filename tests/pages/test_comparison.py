@@ -57,7 +57,7 @@ def test_sentences_name_their_side() -> None:
 
 
 @pytest.mark.parametrize(
-    ("times", "expected", "logarithmic"),
+    ("speedup", "expected", "logarithmic"),
     [
         (0.9, "✗ slower", False),
         (1.5, "✓ faster", False),
@@ -65,16 +65,17 @@ def test_sentences_name_their_side() -> None:
     ],
 )
 def test_ratios_are_drawn_with_good_and_bad_marked(
-    times: float, expected: str, *, logarithmic: bool
+    speedup: float, expected: str, *, logarithmic: bool
 ) -> None:
     rates = [100.0, 101.0, 99.0, 100.5, 99.5]
     a = make_series("a", rates)
-    b = make_series("b", [times * rate for rate in rates], first_minute=9)  # all after A's
+    # All launches of B start after those of A.
+    b = make_series("b", [speedup * rate for rate in rates], first_minute=9)
     chart = chart_ratios({"B": compare(a, b, figures=["p_core"])})
     assert chart
     assert chart.table
     ((name, ratio, low, high, mark_and_verdict),) = chart.table.rows
-    assert (name, ratio) == ("B p_core", f"{times:.3f}")
+    assert (name, ratio) == ("B p_core", f"{speedup:.3f}")
     assert translate(mark_and_verdict, "en") == expected
     assert str(low) < ratio < str(high)
     # A ratio far from 1 needs a logarithmic axis.

@@ -129,6 +129,7 @@ def test_each_language_has_its_own_script():
 
 
 def test_published_rows_of_other_work_are_marked():
+    # Published runs train to the target. A sentence at their table says if this run does not.
     assert "runs with recipe throughput-1x1 do not train to the target" in to_page_markdown(
         make_planned_record(recipe_name="throughput-1x1")
     )
@@ -451,7 +452,7 @@ def test_most_limiting_rule_gives_advice_with_its_arithmetic():
     assert translate(describe_dominant_limit(make_waiting_record(0.04)), "en") == (
         "96% of the time is compute, at 41% of the device's matmul rate; no bottleneck found."
     )
-    # A slow rank costs more than the wait for data: both rules show, it comes first.
+    # A slow rank costs more than the wait for data: the page shows both rules, its rule first.
     slow = make_waiting_record(0.1).model_copy(
         update={"findings": [message("slow_rank", rank=2, share=0.6)]}
     )
@@ -553,7 +554,8 @@ def make_throttled_record(**shares):
     """Return a run whose devices were throttled for some shares of its intervals.
 
     Args:
-        shares: by interval and device (``measured1``): shares by reason.
+        shares: shares by reason, by the name of an interval and the index of a device, for
+            example ``measured1={"hot": 0.4}``.
     """
     record = read_record("sampled")
     devices = [
@@ -781,7 +783,8 @@ def test_different_work_gets_a_table_and_one_page_each():
         read_record("sampled"),
     ]
     documents = page.build_documents(records)
-    # An overview, and five pages: runs of the same work and machine share one.
+    # An overview and five pages: "eight", "bf16", toy and sampled have one each; the other five
+    # runs have the same work and device names, and share one.
     assert len(documents) == 1 + 5
     text = render_markdown(records, "zh")
     assert "[模拟设备" in text
@@ -809,6 +812,8 @@ def test_missing_record_or_language_is_refused():
         render_markdown([make_record()], "fr")
 
 
+# What the page of a case adds: the list "Ranks" … "Width" of facts of the job, the run and the
+# recipe, and a table with a row for each entry of the job's ``layers``.
 SPREAD = PageSpec(
     tables=(
         TableSpec(
@@ -833,7 +838,11 @@ SPREAD = PageSpec(
 
 
 def make_spread_model_record(**job):
-    """Return a run of a case whose page is ``SPREAD``, with these facts of its job."""
+    """Return a run whose page also shows the list and the table of ``SPREAD``.
+
+    Args:
+        job: facts that the job reports and ``SPREAD`` shows.
+    """
     record = make_record()
     about = record.plan.about.model_copy(update={"page": SPREAD})
     job_facts = {**(record.environment["job"] or {}), **job}
@@ -905,7 +914,10 @@ def test_data_set_described_in_words_is_chinese_on_chinese_pages():
 
 
 def make_balanced_record(**changes):
-    """Return a run of the same work with forced balance: other routing, no target, its label."""
+    """Return the run of ``make_moe_record`` with all experts given equal loads.
+
+    Its routing and its label say so, and it has no target.
+    """
     plan = read_record().plan
     recipe = plan.recipe | {"routing": "balanced", "target_value": None}
     labels = [*plan.labels, "balanced-bound"]
@@ -924,6 +936,7 @@ def make_moe_record():
 def test_page_shows_the_gain_of_balanced_experts():
     rate = make_moe_record().figures["p_train"]
     faster = rate.model_copy(update={"value": 1.25 * rate.value})
+    # With equal loads of all experts: the upper bound of the speed of a trained router.
     bound = make_balanced_record(figures=make_moe_record().figures | {"p_train": faster})
     expected = (
         "is 1.250 times as fast: 571.5 samples/s with the balanced bound and 457.2 samples/s with"
@@ -934,7 +947,7 @@ def test_page_shows_the_gain_of_balanced_experts():
         assert expected in "\n".join(list_first_lines([run], [other]))
     both = to_markdown(page.build_documents([make_moe_record(), bound]))
     assert both.count(expected) == 2  # once on the page of each run
-    # Another trained run is no bound.
+    # Another run with a trained router gives no bound.
     document = page.build_document(
         [make_moe_record()], [make_record(run_id="other", plan=make_moe_record().plan)]
     )

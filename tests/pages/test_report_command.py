@@ -29,7 +29,7 @@ TOY = Record.model_validate_json((GOLDEN / "record_toy.json").read_text(encoding
 
 @pytest.fixture
 def run_report(tmp_path: Path, cli: Call) -> Call:
-    """Write three runs; return a function that calls the verb.
+    """Write the runs bert, other and toy; return a function that calls ``trainmark report``.
 
     ``other`` is the work of ``bert`` on a machine with another kernel.
     """
@@ -75,11 +75,12 @@ def test_by_default_earlier_runs_of_the_folder_are_on_the_ruler(
     # Folders named by the time of their start, as the program names them; the newest record
     # is damaged.
     case = BERT.plan.case
-    for place, is_on_ruler in (("01", True), ("03", True), ("04", False)):
-        folder = tmp_path / f"202611{place}T000000Z-{case}-a"
+    for day, is_readable in (("01", True), ("03", True), ("04", False)):
+        folder = tmp_path / f"202611{day}T000000Z-{case}-a"
         folder.mkdir()
         record = BERT.model_copy(update={"run_id": folder.name})
-        (folder / "record.json").write_text(record.model_dump_json() if is_on_ruler else "{")
+        (folder / "record.json").write_text(record.model_dump_json() if is_readable else "{")
+    # The ruler, which rates a run against others, marks each of the user's own runs in this way.
     for day, num_earlier in (("03", 1), ("01", 0)):
         assert run_report(f"202611{day}T000000Z-{case}-a", "-o", "page.html")[0] == 0
         assert (tmp_path / "page.html").read_text(encoding="utf-8").count(
@@ -94,7 +95,7 @@ def test_terminal_shows_why_no_run_is_comparable(run_report: Call, tmp_path: Pat
     cause = Cause(kind="oom", message=message("exception", text="no memory left"))
     changes = {"run_id": "failed", "status": "oom", "cause": cause}
     failed = TOY.model_copy(update=changes)
-    (tmp_path / "a-failed").mkdir()  # any name; sorted before toy's, whose time is the same
+    (tmp_path / "a-failed").mkdir()  # sorted before toy, which started at the same time
     (tmp_path / "a-failed" / "record.json").write_text(failed.model_dump_json())
     assert "the other runs of this case did not pass" in run_report("toy")[1]
     assert "--all" in run_report("toy")[1]  # the hint at all figures
@@ -152,7 +153,7 @@ def test_unknown_format_is_refused(
 def test_what_cannot_be_compared_is_refused(
     run_report: Call, tmp_path: Path, args: list[str], expected_error: str
 ) -> None:
-    # The form md has no comparison; no results are published for gpt_megatron.
+    # A report in the format md has no comparison; no results are published for gpt_megatron.
     code, _, err = run_report("bert", *args)
     assert code == 2
     assert not (tmp_path / "x.html").exists()

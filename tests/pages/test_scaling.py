@@ -69,8 +69,8 @@ def list_scaling_sections(runs: list[Record]) -> list[Section]:
     ]
 
 
-def list_worlds(section: Section) -> list[tuple[str, ...]]:
-    """Return the rows of the table."""
+def list_world_rows(section: Section) -> list[tuple[str, ...]]:
+    """Return the English cells of a section's table, which has a row for each world size."""
     assert isinstance(section.blocks[0], Table)
     return translate_rows(section.blocks[0])
 
@@ -79,7 +79,7 @@ def test_weak_scaling_has_throughput_and_efficiency_per_number_of_ranks() -> Non
     (section,) = list_scaling_sections(make_weak_scaling_records())
     assert translate(section.heading, "en").endswith("weak scaling")
     # World, launches, micro-batch, geometric mean and range of throughput, efficiency and range.
-    assert list_worlds(section) == [
+    assert list_world_rows(section) == [
         ("1x1", "3", "32", "100.0 (80.0 – 125.0)", "100.0%"),
         ("1x8", "1", "32", "760.0 (1 launch)", "95.0%"),
         ("2x8", "2", "32", "1360.0 (1156.0 – 1600.0)", "85.0% (57.8% – 125.0%)"),
@@ -91,7 +91,7 @@ def test_strong_scaling_keeps_the_global_batch() -> None:
         [make_record("1x2", rate=200.0, micro=64), make_record("2x4", rate=640.0, micro=16)]
     )
     # Micro-batch and efficiency: 128 samples a step in both worlds.
-    assert [(row[2], row[4].split()[0]) for row in list_worlds(section)] == [
+    assert [(row[2], row[4].split()[0]) for row in list_world_rows(section)] == [
         ("64", "100.0%"),
         ("16", "80.0%"),
     ]
@@ -117,8 +117,9 @@ def test_runs_with_two_batch_sizes_show_weak_and_strong_scaling() -> None:
             make_record("1x8", rate=6.0, number=1, micro=4),
         ]
     )
-    # On eight ranks: 32 a rank (weak) and 32 in all (strong); one rank is in both tables.
-    assert [len(list_worlds(section)) for section in scaling_sections] == [2, 2]
+    # The usual micro-batch is 32. One rank is in both tables: with eight ranks of 32 each (weak),
+    # and with eight ranks of 4, which are 32 in all (strong).
+    assert [len(list_world_rows(section)) for section in scaling_sections] == [2, 2]
 
 
 @pytest.mark.parametrize("lang", ["en", "zh"])

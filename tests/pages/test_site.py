@@ -88,10 +88,10 @@ def test_list_has_one_row_per_run_with_the_newest_first(runs, tmp_path):
     writing.write_site(runs, tmp_path / "site")
     first = read_page(tmp_path / "site" / "index.html")
     assert "Runs shown: 5 of 7" in first.texts  # the fixture sets 5 rows a page
-    whens = [x for x in first.texts if x.startswith("2026-11-01 00:")]
-    assert whens == sorted(whens, reverse=True)
+    start_times = [x for x in first.texts if x.startswith("2026-11-01 00:")]
+    assert start_times == sorted(start_times, reverse=True)
     # Of the single runs; the fifth row is the run of two launches, which began on another day.
-    assert len(whens) == 4
+    assert len(start_times) == 4
     assert first.list_values("input", "type").count("checkbox") == 0
     # Only a server can compare, so only its pages have boxes to choose runs.
     writing.write_site(runs, tmp_path / "served", served=True)
@@ -223,7 +223,7 @@ def test_case_page_shows_speed_by_machine_and_changes_with_commits(tmp_path, mon
     positions = [page.texts.index(x) for x in ("machine", "precision", "ranks", "speed, samples/s")]
     assert positions == sorted(positions)  # columns in this order
     assert "case" not in page.texts  # the column would have one value only
-    assert page.texts.count("H100") > 19  # in each row of the history, by what differs alone
+    assert page.texts.count("H100") > 19  # rows of the history name what differs: the device
     assert any(text.endswith("(95%), 19 launches") for text in page.texts)
     words = [text for text in page.texts if text.strip()]
     change = words.index("+49.5%")  # beside it: the night, and the commit
@@ -427,8 +427,8 @@ def test_published_rows_are_listed_without_a_page(tmp_path):
     row = next(text for text in re.findall("<tr>.*?</tr>", case_page) if "B200" in text)
     assert ">–</td>" in row
     assert ">0</td>" not in row
+    # Published rows disappear with their files.
     (runs / "imported" / "other.csv").unlink()
-    # Rows go with their file.
     (runs / "imported" / "rows.csv").unlink()
     database.refresh()
     assert list_runs(database, ["status=imported"]).total == 0

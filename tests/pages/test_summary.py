@@ -40,8 +40,9 @@ def test_summary_has_mean_interval_and_variation_over_launches():
         ]
     )
     core = summary.figures["p_core"]
-    ends = (99.9900, 98.0457, 101.9728)  # of the logarithms: variance 2.5e-4, t(4) = 2.776
-    assert (core.mean, core.low, core.high) == pytest.approx(ends, abs=1e-3)
+    # Computed from the logarithms: their variance is 2.5e-4, and t(4) = 2.776.
+    expected = (99.9900, 98.0457, 101.9728)
+    assert (core.mean, core.low, core.high) == pytest.approx(expected, abs=1e-3)
     assert core.cv == pytest.approx(0.0158114, abs=1e-6)
     table, *lines = build_repeats(summary)
     assert list_paragraphs(lines) == ["5 of 5 launches passed"]
@@ -92,8 +93,11 @@ def test_figure_of_one_launch_has_no_variation_and_of_none_is_absent():
     assert (summary.figures, len(build_repeats(summary))) == ({}, 3)
 
 
-def make_tiny_plan(**plan_changes):
-    """Return the plan of a run on one rank whose recipe is for any number of ranks."""
+def make_one_rank_plan(**plan_changes):
+    """Return the golden plan on one rank, on generated data, with changed fields.
+
+    Its recipe is for any number of ranks, so that a test may change their number.
+    """
     plan = read_golden_record().plan
     recipe = plan.recipe | {"world": None, "data": "generated"}
     return plan.model_copy(update={"nproc": 1, "recipe": recipe} | plan_changes)
@@ -107,8 +111,8 @@ def test_another_world_or_other_data_is_other_work():
         ({"data": data}, "content_id is 'feed', but '9ae5ab26d6dc5efc' in the first launch"),
     ):
         first, second = (
-            read_golden_record(run_id="one", plan=make_tiny_plan()),
-            read_golden_record(run_id="two", plan=make_tiny_plan(**changes)),
+            read_golden_record(run_id="one", plan=make_one_rank_plan()),
+            read_golden_record(run_id="two", plan=make_one_rank_plan(**changes)),
         )
         assert len(group_by_work([first, second])) == 2
         with pytest.raises(RecordError) as caught:

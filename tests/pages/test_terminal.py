@@ -64,7 +64,8 @@ def test_summary_of_a_run_rates_the_result():
     ratio = "× 1.00 of 2 x NVIDIA A100-SXM4-40GB (your run, noisy)"
     assert line == f"p_train relative to comparable results: {ratio}"
     many = [read_golden_record(run_id=f"r{number}") for number in range(20)]
-    assert len(list_first_lines(many, [other])) <= 11  # the run adds two lines with paths
+    # 11 lines are the limit; ``trainmark run`` prints two more, with paths.
+    assert len(list_first_lines(many, [other])) <= 11
     assert "20 of 20 launches passed; p_train 457.2 – 457.2 (95%)" in list_first_lines(many)
 
 
@@ -110,8 +111,8 @@ def test_unverified_run_is_marked_beside_its_trust_within_80_columns():
     )
     text = build_listing_table(listed, "zh", width=80)
     assert {"do_not_quote", "(unverified)", "usable", "*f3c135"} <= set(text.split())
-    assert "verified" not in text.split()  # which is not worth a word
-    # Unless the verification is all that was asked for.
+    assert "verified" not in text.split()  # only unverified runs are marked
+    # A list of the verification alone has it as a column.
     listing = Listing(total=1, columns=["verification"], units=[""], rows=[["verified"]])
     assert build_listing_table(listing, "zh").split()[0] == "核验"
 
@@ -261,7 +262,7 @@ def test_the_first_screen_of_a_failed_run_has_its_traceback_line_by_line():
         "    return x / y",
         r"ZeroDivisionError: \u001b[2J",
     ]
-    # The lines at the end of a run do not have it.
+    # The first lines of a page ("head") do not have the traceback.
     assert "job.py" not in show_record(record, extent="head")
 
 
