@@ -294,9 +294,13 @@ def _parse_percent(cell: str) -> float:
 
 
 def _parse_quality(cell: str, name: str) -> dict[str, float]:
-    """Return the values of ``0.91``, of ``0.91/0.90`` with the target, and of two qualities.
+    """Return the qualities in a cell by their names; ``91%`` is 0.91.
+
+    ``0.91`` is a quality, ``0.91/0.90`` a quality and its target, which is named ``…_target``. If
+    the header names two qualities, ``0.91/0.90`` has both of them and no target.
 
     Args:
+        cell: its text.
         name: of the quality, or of two: ``Accuracy / F1``.
 
     Raises:

@@ -212,9 +212,9 @@ class EventChecks:
     def _compare_steps(self) -> Message | None:
         """Return a contradiction if samples are more or fewer than steps times batch.
 
-        None: they agree, or the log does not state the batch or the steps. Fewer are allowed if the
-        last batch of each epoch may be smaller, and if the program counts each of the
-        micro-batches that it accumulates as a step.
+        None: they agree, or the log does not state the batch or the steps. Samples may be fewer for
+        two reasons: the last batch of each epoch may be smaller, and a program may count each of
+        the micro-batches that it accumulates as a step.
         """
         batch = self._numbers.get("global_batch_size", 0.0)
         accumulation = self._numbers.get("gradient_accumulation_steps", 1.0)
@@ -223,6 +223,7 @@ class EventChecks:
             return None
         is_above = samples > (steps + 1) * batch  # programs count steps from 0 or from 1
         num_smaller_batches = max(epochs, 1.0)  # 0 epochs: the log does not state them
+        # A smaller batch may have almost no samples, so it is left out.
         min_samples = (steps - num_smaller_batches) * batch / max(accumulation, 1.0)
         if not is_above and samples >= min_samples:
             return None

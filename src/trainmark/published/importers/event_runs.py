@@ -164,8 +164,7 @@ class EventRun:
     def add_event(self, event: Event) -> None:
         """Add what an event says: facts of the run, its loss, times, samples or speed.
 
-        A fact has the header of its column in a table of results as key, as ``facts`` becomes a row
-        of such a table.
+        ``facts`` later becomes a row of a table of results, so its keys are headers of such tables.
 
         Raises:
             LookupError, ValueError, TypeError: the event lacks something, or has another kind of

@@ -190,7 +190,7 @@ def _name_inference_figure(column: Column) -> Column:
     if column.role != "figure" or not (column.has_unit_in_cells or column.printed_unit):
         return column
     # ``column.name`` may be that of a figure of training, such as ``token/p/s`` for `tokens/s/GPU`.
-    # So the words of the header become the name: without unit and precision, ``column`` has these.
+    # So the words of the header, without its unit and precision, become the name.
     name = split_unit(strip_markup(column.header)).name
     if column.precision:
         name = remove_precision_words(name)
@@ -225,7 +225,12 @@ def _name_targets_by_quality(columns: list[Column]) -> list[Column]:
 
 
 def _choose_role_by_cells(column: Column, cells: Sequence[str]) -> Column:
-    """Return a column; if its header has two meanings, the role is that of the cells' meaning."""
+    """Return a column, with another role if its header has a second meaning and its cells fit that.
+
+    Args:
+        column: its role is the first meaning of its header.
+        cells: below the header.
+    """
     texts = [strip_markup(cell) for cell in cells if not is_without_value(cell)]
     if not texts:
         return column
@@ -267,12 +272,13 @@ def read_header(header: str, *, unknown_role: str = "unknown") -> Column:
     if key in _KNOWN_HEADERS:
         role, name = _KNOWN_HEADERS[key]
         return replace(_make_known_column(header, role, name), is_known_header=True)
-    if key in _EXACT_SETTINGS:
+    if key in _EXACT_SETTINGS:  # a short word, such as `bs`, that is a setting if it stands alone
         return _make_setting_column(header, text, _EXACT_SETTINGS[key])
     name, unit = split_unit(text)
     # If unknown headers are ignored, only `final_…` and headers with a unit are still read.
     if unknown_role == "ignored" and not key.startswith("final") and unit is None:
         return Column(header, unknown_role)
+    # The figures of a column have the precision that its header names, unless it names several.
     precisions = find_precisions(text)
     precision = precisions[0] if len(precisions) == 1 else None
     if precision:
@@ -347,9 +353,13 @@ class _SplitHeader(NamedTuple):
 
 
 def split_unit(text: str) -> _SplitHeader:
-    """Split a header into its name and its unit.
+    """Split a header into its name and its unit: ``speed`` and tokens/s of ``speed (tokens/s)``.
 
-    The unit stands in brackets, behind a comma or ``in``, or is the end of the header.
+    The unit stands in brackets, behind a comma or ``in``, or is the end of the header. A header
+    without a unit is returned whole.
+
+    Args:
+        text: the header.
     """
     for match in _BRACKETS.finditer(text):
         unit = parse_unit(match[1])
@@ -374,7 +384,7 @@ def split_unit(text: str) -> _SplitHeader:
 
 
 def remove_precision_words(name: str) -> str:
-    """Return a name without words for precisions."""
+    """Return a name without words for precisions: ``throughput`` of ``throughput (FP16)``."""
     for phrases in WORDS["precision"].values():
         for phrase in phrases:
             name = re.sub(rf"(?i)\b{re.escape(phrase)}\b", " ", name)
@@ -411,6 +421,7 @@ def _find_figure_column(header: str, name: str, unit: Unit | None) -> Column | N
     Args:
         header: as printed.
         name: the header without its unit and precision.
+        unit: the unit in the header; None: it has none.
     """
     # The header with its unit is not a known one; its name alone may be: `train_time` of
     # `train_time (h)`.
@@ -435,6 +446,7 @@ def _make_column_by_name(header: str, name: str, unknown_role: str) -> Column:
     if has_phrase(name, _PHRASES["utilization"]):  # `mfu`, `model flops utilization`
         return _make_known_column(header, "figure", "MFU")
     # `throughput`, or a precision alone, heads figures: the unit in the cells says which they are.
+    # The figures below a precision alone are named `result`.
     if _is_figure_name(name) or not name:
         return Column(header, "figure", name or "result", has_unit_in_cells=True)
     # `final_…` is a quality of the trained model, whatever it is called. In a table that may have
@@ -478,9 +490,9 @@ def _make_quality_column(header: str, name: str, unit: Unit | None) -> Column:
 def _is_figure_name(name: str) -> bool:
     """Tell whether a name, a header without unit, is that of a figure.
 
-    Which figure it is cannot be told: this would need a unit.
+    Only a unit would tell which figure it is.
     """
-    kinds = (
+    kinds = (  # of the phrases by which headers are recognised
         "performance",
         "step_time",
         "train_time",

@@ -134,13 +134,14 @@ def _read_document(document: Any, page: Page, number: int, raw: str) -> Iterator
 
 
 def _flatten_objects(document: Any) -> Iterator[dict[str, Any]]:
-    """Yield the rows of a document: objects of scalars, the texts and numbers that one row has.
+    """Yield each row of a document as an object of scalars, which are its texts and numbers.
 
-    - An object in a list is a row. It also has the scalars of the objects around it.
-    - An object under a key is a part of the object around it, whose row has the scalars of both:
-      of ``{"model": "gpt", "result": {"speed": 5}}`` one row with ``model`` and ``speed``.
-    - If any two parts of an object have a key in common, they are results of different models:
-      each part is a row, and its key names the model: ``{"a": {"speed": 5}, "b": {"speed": 6}}``.
+    - An object in a list is a row. It also has the scalars of the objects around the list.
+    - An object under a key is a part of the object around it. Both are one row:
+      ``{"model": "gpt", "result": {"speed": 5}}`` is a row of ``model`` and ``speed``.
+    - If any two parts of an object have a key in common, they are taken for results of different
+      models. Then each part is a row, and its key names the model: ``a`` and ``b`` of
+      ``{"a": {"speed": 5}, "b": {"speed": 6}}``.
     """
     if isinstance(document, list):
         for item in document:
@@ -153,6 +154,7 @@ def _flatten_objects(document: Any) -> Iterator[dict[str, Any]]:
         if isinstance(value, list):
             row_objects += [item for item in value if isinstance(item, dict)]
     if _have_common_keys(parts.values()):
+        # If a part states its model itself, this counts.
         row_objects += [{"model": name, **part} for name, part in parts.items()]
     else:
         for part in parts.values():
@@ -359,7 +361,8 @@ def _read_index_record(
     # One device is on one machine; of several, the number of machines is not known.
     if record.gpu_num == 1:
         values |= {"nnodes": "1", "nproc": "1"}
-    del values["gpu_num"]  # as a column, it would be split into machines by a guess
+    # A column `gpu_num` would be read as a number of devices, and divided into machines by a guess.
+    del values["gpu_num"]
     printed_result = values.pop("FINAL_RESULT")
     result = "/" if record.JOB_FAIL_FLAG else printed_result  # "/": no value
     # `index` is a code for what the result is: a speed, a memory, a profile or the largest batch.
@@ -370,7 +373,9 @@ def _read_index_record(
     elif kind_of_result == "speed":
         values |= {"final_result": result, "final_result_unit": record.UNIT}
     notes = (message("run_not_successful"),) if record.JOB_FAIL_FLAG else ()
+    # The model of the page counts if the row names none.
     page = replace(page, form="index", model=record.model_name, notes=notes)
     head = TableLine(number=0, cells=list(values), raw="")  # 0: the file has no line of headers
     line = TableLine(number, list(values.values()), raw)
-    yield from table.read_table(head, [line], page)
+    # Keys that say nothing about a row, such as `mission_name`, are ignored.
+    yield from table.read_table(head, [line], page, unknown_role="ignored")

@@ -119,9 +119,10 @@ def _read_device(
 
     Args:
         head: the label before its world.
-        counting_words: the words in it that count machines and cards: ``2 nodes x 8``.
-        printed_world: the world in the label or in other columns: ``(2x8)``.
-        file_name: parts of the configuration file's name: device, machines, devices of each.
+        counting_words: the words in it that count machines and cards, ``2 nodes x 8``; None: none.
+        printed_world: the world in the label or in other columns, ``(2x8)``; None: none is printed.
+        file_name: parts of the configuration file's name, as groups: device, machines, devices of
+            each; None: there is no file, or its name has another form.
     """
     device = ""
     if counting_words:
