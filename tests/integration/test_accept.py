@@ -47,6 +47,8 @@ def test_acceptance_of_a_machine_measures_judges_and_resumes(tmp_path: Path) -> 
     result = read_result(folder)
     assert [member.name.rpartition(":")[2] for member in result.members] == ["0", "1"]
     assert all(member.step_s for member in result.members)
+    # Both devices train the same few steps more than once. Deterministic: each repeats its own bits,
+    # and they agree with one another.
     assert [comparison.control for comparison in result.bits] == ["deterministic"]
     assert {"step", "matmul", "memory_copy"} <= {
         comparison.name for comparison in result.quantities
@@ -134,7 +136,8 @@ def test_record_of_a_run_is_a_baseline_for_one_device(tmp_path: Path) -> None:
     result = read_result(folder)
     assert result.baseline == str(tmp_path / "run")
     (member,) = result.members
-    assert member.step is not None  # without a baseline it has no peers
+    # A single device has no peers, so without a baseline its step would be compared with nothing.
+    assert member.step is not None
 
 
 @pytest.mark.parametrize("phase", ["devices", "nodes", "pairs"])

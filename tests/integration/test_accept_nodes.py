@@ -35,6 +35,7 @@ class Cluster:
     """Hosts that are this machine, and the acceptance of them."""
 
     def __init__(self, folder: Path, hosts: tuple[str, ...] = HOSTS) -> None:
+        """Write the cluster file, and an ``ssh`` that runs its command on this machine."""
         self.folder, self.out, self.hosts = folder, folder / "out", hosts
         (folder / "ssh").write_text(FAKE_SSH.format(folder=folder))
         (folder / "ssh").chmod(0o755)
@@ -53,6 +54,7 @@ class Cluster:
         ]
 
     def environment(self) -> dict[str, str]:
+        """Return the environment of the command, in which ``ssh`` is the fake one."""
         return os.environ | {
             "PATH": f"{self.folder}:{os.environ['PATH']}",
             "TRAINMARK_CASE_PATH": str(CASES),
@@ -95,6 +97,8 @@ def test_nodes_measure_alone_and_in_pairs_and_resume_with_missing_measurements(
     assert result.unit == "node"
     assert [member.name for member in result.members] == list(HOSTS)
     assert all(member.step is not None for member in result.members)
+    # Each device trains the same few steps more than once. Deterministic: it repeats its own bits,
+    # and most devices agree with one another.
     assert [(comparison.control, comparison.devices) for comparison in result.bits] == [
         ("deterministic", 3)
     ]
@@ -104,7 +108,7 @@ def test_nodes_measure_alone_and_in_pairs_and_resume_with_missing_measurements(
     planned = [event for event in measured if event["phase"] != "pairs" or event["round"] < 3]
     assert len(planned) == 3 * (2 + 2 + 2)
     assert not result.not_measured
-    assert len(cluster.events("left")) == 3
+    assert len(cluster.events("left")) == 3  # the agent of each node has ended
 
     # Attaching to an acceptance that has ended judges again, and measures nothing.
     attached = subprocess.run(
@@ -176,11 +180,12 @@ def test_interrupted_phase_ends_all_nodes_and_keeps_what_was_measured(
         text=True,
     )
     assert process.stderr is not None
-    before = PHASES[: PHASES.index(phase)]
+    earlier_phases = PHASES[: PHASES.index(phase)]
     awaited = "nodes that joined: 4"  # a part of the line after which the signal is sent
-    if before:  # the last round of the phase before
-        rounds = 3 if before[-1] == "pairs" else 2  # in three rounds each of four nodes meets all
-        awaited = f"{before[-1]}: {rounds} of"
+    if earlier_phases:  # the last round of the phase before
+        last_phase = earlier_phases[-1]
+        rounds = 3 if last_phase == "pairs" else 2  # in three rounds each of four nodes meets all
+        awaited = f"{last_phase}: {rounds} of"
     for line in process.stderr:
         if awaited in line:
             break
@@ -190,7 +195,7 @@ def test_interrupted_phase_ends_all_nodes_and_keeps_what_was_measured(
     assert process.returncode in (1, 3), out + err  # interrupted: never passed
     assert read_result(cluster.out).interrupted == "SIGINT"
     measured = {event["phase"] for event in cluster.events("measured")}
-    assert measured >= set(before)
+    assert measured >= set(earlier_phases)
     remaining = [
         other
         for other in psutil.process_iter(["cmdline"])
@@ -213,8 +218,8 @@ def test_death_of_the_first_node_loses_no_result_of_others(cluster: Cluster) -> 
     for line in process.stderr:
         if "nodes: 1 of" in line:
             break
-    # Kill the agent of the first node, which chooses the rounds of pairs, and whose pairs meet at
-    # it.
+    # Kill the agent of the first node. It chooses the rounds of pairs, and the ranks of each of its
+    # pairs meet at its address.
     for other in psutil.process_iter(["cmdline"]):
         args = other.info["cmdline"] or []
         is_agent = "trainmark.acceptance.agent" in args and f"{cluster.out}/sessions/1" in args
@@ -268,8 +273,8 @@ def test_two_nodes_are_accepted(tmp_path: Path) -> None:
 def test_nodes_behind_a_bad_switch_are_found_as_one_group(tmp_path: Path) -> None:
     hosts = tuple(f"127.0.0.{number}" for number in range(1, 9))
     cluster = Cluster(tmp_path, hosts)
-    behind = hosts[4:6]
-    for host in behind:
+    hosts_behind_switch = hosts[4:6]
+    for host in hosts_behind_switch:
         cluster.before(host, "export BEHIND_SWITCH=1")
 
     # Eight nodes share this machine's cores: only the switch, which takes a second, is to count.
@@ -278,8 +283,11 @@ def test_nodes_behind_a_bad_switch_are_found_as_one_group(tmp_path: Path) -> Non
     assert process.returncode == 1, process.stderr
     result = read_result(cluster.out)
     (set_of_all_nodes,) = result.wholes
-    assert (set_of_all_nodes.outcome, set_of_all_nodes.groups) == ("found", (behind,))
-    assert result.list_names("fail") == list(behind)
+    assert (set_of_all_nodes.outcome, set_of_all_nodes.groups) == (
+        "found",
+        (hosts_behind_switch,),
+    )
+    assert result.list_names("fail") == list(hosts_behind_switch)
     events = cluster.events("measured")
     rounds_of_all_nodes = {event["round"] for event in events if event["members"] == list(hosts)}
     assert len(rounds_of_all_nodes) == 2  # as --repeats says

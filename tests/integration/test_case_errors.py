@@ -120,7 +120,7 @@ def test_method_of_a_job_that_raises_leaves_a_record_that_names_the_place(
     record = read_checked_record(run_dir)
     assert (code, record.status, record.cause.kind) == (1, "failed", "error"), out + err
     assert record.cause.place == place
-    # It is an attribute, which the broken job does not have.
+    # ``steps_per_epoch`` is no method but an attribute, which the broken job does not have.
     expected = "AttributeError" if method == "steps_per_epoch" else raised
     assert record.cause.type == expected
     assert record.cause.traceback

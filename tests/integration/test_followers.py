@@ -74,8 +74,8 @@ def test_a_follower_that_is_killed_does_not_change_the_run(start_run, wandb_call
 def test_followers_end_with_a_run_that_is_stopped(start_run, wandb_calls, fifo):
     process, run_dir = start_run("fault=wait", "--follow", "wandb=keep")
     wait_for_fault(fifo)
-    for number in (process.pid, *(follower.pid for follower in find_followers(run_dir))):
-        os.kill(number, signal.SIGINT)  # as Ctrl-C does
+    for pid in (process.pid, *(follower.pid for follower in find_followers(run_dir))):
+        os.kill(pid, signal.SIGINT)  # as Ctrl-C does
     code, out, err = wait_for_end(process)
     record = read_checked_record(run_dir)
     assert (code, record.status) == (1, "interrupted"), out + err

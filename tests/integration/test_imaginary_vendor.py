@@ -51,7 +51,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def variables(folder: Path) -> dict[str, str]:
-    """An environment in which the package, ``trainmark`` and ``pytest`` are found."""
+    """Environment in which the commands of the page find the vendor's package and both programs."""
     programs = folder / "bin"
     programs.mkdir()
     for name in ("trainmark", "pytest"):
@@ -63,7 +63,7 @@ def variables(folder: Path) -> dict[str, str]:
         "PATH": os.pathsep.join([str(programs), os.environ["PATH"]]),
         "TRAINMARK_CACHE": str(folder / "cache"),
         "OMP_NUM_THREADS": "1",
-        "PYTEST_ADDOPTS": "-p no:cacheprovider",
+        "PYTEST_ADDOPTS": "-p no:cacheprovider",  # pytest writes no cache into the folder
     }
 
 

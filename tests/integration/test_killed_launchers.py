@@ -36,7 +36,10 @@ def test_report_builds_the_record_from_events_of_a_killed_launcher(start_run, fi
 
 
 def test_process_with_its_own_environment_ends_with_a_stopped_run(start_run, fifo):
-    """The rank starts it without the mark of the run, in its own session, and reports its id."""
+    """The rank starts it in its own session, and reports its id.
+
+    It lacks the environment variable by which processes of a run are found.
+    """
     process, _ = start_run("fault=hide_child")
     hidden = psutil.Process(wait_for_fault(fifo))
     process.send_signal(signal.SIGTERM)
@@ -45,7 +48,10 @@ def test_process_with_its_own_environment_ends_with_a_stopped_run(start_run, fif
 
 
 def test_process_with_its_own_environment_ends_with_a_killed_launcher(start_run, fifo):
-    """The rank starts it without the mark of the run, in its own session, and reports its id."""
+    """The rank starts it in its own session, and reports its id.
+
+    It lacks the environment variable by which processes of a run are found.
+    """
     process, _ = start_run("fault=hide_child")
     hidden = psutil.Process(wait_for_fault(fifo))
     process.kill()

@@ -47,6 +47,7 @@ def test_guide_shows_the_files_of_the_template(page: str) -> None:
     if os.environ.get("UPDATE_GOLDEN"):
         text = (DOCS / page).read_text(encoding="utf-8")
         files = read_example_files()
+        # Group 1 of ``FILE`` is a file's name, group 2 the text that the guide prints for it.
         text = FILE.sub(lambda match: match[0].replace(match[2], files[match[1]]), text)
         (DOCS / page).write_text(text, encoding="utf-8")
     assert read_printed_files(page) == read_example_files()

@@ -44,7 +44,8 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def run_two_nodes(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Return a function that runs toy on two nodes with one rank each; it returns the record.
 
-    ``launcher``: starts the nodes; ``fields``: of the recipe.
+    ``launcher``: starts the nodes; ``request``: by which a test stops the run; ``fields``: of the
+    recipe.
     """
     monkeypatch.setenv("TRAINMARK_CACHE", str(cache))
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
@@ -72,7 +73,8 @@ def run_two_nodes(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) 
             plan, Cluster(master_port=port), request or StopRequest(), lambda _: None
         )
         # What was killed may take a moment to end.
-        processes = [psutil.Process(pid) for ids in _list_processes(plan.run_id) for pid in ids]
+        pids_by_node = _list_processes(plan.run_id)
+        processes = [psutil.Process(pid) for pids in pids_by_node for pid in pids]
         _ended, alive = psutil.wait_procs(processes)
         assert alive == []
         return record
@@ -81,7 +83,7 @@ def run_two_nodes(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_run_on_two_nodes_leaves_a_complete_record(run_two_nodes: Any, tmp_path: Path) -> None:
-    record = run_two_nodes(Here())
+    record = run_two_nodes(Here())  # each node is a process of this machine
     run = tmp_path / "run"
     assert (record.status, record.plan.nnodes, len(record.ranks)) == ("passed", 2, 2)
     rows = record.plan.data.train_samples
@@ -146,11 +148,12 @@ def test_other_packages_on_a_node_are_named_before_training(
 
 
 class Killing(Here):
-    """Kills a node's process as soon as its rank trains."""
+    """Kills the process of node 1 as soon as its rank trains."""
 
     def read_state(self, job: EngineJob) -> JobState:
+        """Kill node 1 once its rank has trained a window after its warm-up; return the state."""
         file = job.folder / "events.rank1.jsonl"
-        if file.exists() and b'"train"' in file.read_bytes():  # a window of this phase
+        if file.exists() and b'"train"' in file.read_bytes():  # the phase of a window
             self.nodes[1].kill()
         return super().read_state(job)
 

@@ -141,4 +141,5 @@ def test_ctrl_c_leaves_a_record_and_then_interrupts_the_script(tmp_path: Path) -
         out, err = process.communicate()
     finally:
         process.kill()
+    # The status in the record, which the script reads after its ``KeyboardInterrupt``.
     assert out.strip() == "interrupted", err

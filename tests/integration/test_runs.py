@@ -8,6 +8,9 @@ import sys
 import jsonschema
 import pytest
 
+from trainmark import devices
+from trainmark.cli.app import main
+from trainmark.protocols import Occupant
 from trainmark.record.record import describe_schema, read_record
 
 
@@ -74,10 +77,6 @@ def test_repeated_windows_of_a_real_run_have_no_difference(trainmark, tmp_path):
 def test_another_process_on_the_device_is_named_before_and_in_the_record(
     tmp_path, monkeypatch, capsys
 ):
-    from trainmark import devices
-    from trainmark.cli.app import main
-    from trainmark.protocols import Occupant
-
     # One process may compute on the card, the other only draws the screen.
     users = [
         Occupant("Fake Card", "python (process 42)", used_bytes=3 << 30, computes=True),

@@ -141,6 +141,7 @@ def test_failing_monitor_tool_is_a_recorded_fault(fault, install_tool_vendor, tm
     assert last["event"] == "end"
     readings = [event["devices"] for event in events if event["event"] == "devices"]
     reported = [{"index": 0, "power_w": 90.5}, {"index": 1, "power_w": 91.5}]
+    # A script with ``FIRST_WORKS`` prints one good answer before the fault.
     assert readings == ([reported] if FIRST_WORKS in script else [])
 
 

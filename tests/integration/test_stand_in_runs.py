@@ -19,7 +19,7 @@ FP32_ERROR = 1e-6  # relative, of losses on two devices
 
 @pytest.fixture(autouse=True)
 def installed(monkeypatch):
-    """Install the vendor's package for the program."""
+    """Let the programs that a test starts import the vendor's package from ``SITE``."""
     paths = [str(SITE), *filter(None, [os.environ.get("PYTHONPATH")])]
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(paths))
 

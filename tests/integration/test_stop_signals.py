@@ -11,17 +11,17 @@ from support.real_runs import read_checked_record, wait_for_end, wait_for_fault
 
 
 @pytest.mark.parametrize(
-    "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.nightly)]
+    "stop_signal", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.nightly)]
 )
-def test_run_stopped_by_a_signal_leaves_a_record(start_run, fifo, number):
+def test_run_stopped_by_a_signal_leaves_a_record(start_run, fifo, stop_signal):
     process, run_dir = start_run("fault=wait")
     wait_for_fault(fifo)
-    process.send_signal(number)
+    process.send_signal(stop_signal)
     code, _, _ = wait_for_end(process)
     record = read_checked_record(run_dir)
     assert code == 1
     assert record.status == "interrupted"
-    assert record.cause.signal == number.name
+    assert record.cause.signal == stop_signal.name
     # What was trained before the signal is measured.
     assert record.figures["p_whole"].value is not None
 

@@ -18,6 +18,10 @@ INGREDIENTS = ("src", "pyproject.toml", "README.md", "LICENSE")  # what the whee
 
 
 def run_successfully(*args: str | Path, cwd: Path) -> str:
+    """Return the output of a command, which gets no variable of this process but a ``PATH``.
+
+    So a ``PYTHONPATH`` cannot put the sources in place of the wheel.
+    """
     process = subprocess.run(
         [str(word) for word in args],
         cwd=cwd,

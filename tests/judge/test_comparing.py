@@ -60,7 +60,7 @@ def test_verdict_needs_the_whole_interval_on_one_side(
 
 
 def test_longer_time_is_slower_and_more_memory_is_worse() -> None:
-    # Repeat and minute of each launch; B runs after A.
+    # All launches of B run after those of A.
     a = [
         make_launch(
             f"a{number}", round_=number, minute=number, figures={"e2e_time": 50.0, "mem": 1e9}
@@ -162,7 +162,8 @@ def make_early_failure(name: str) -> Record:
         status="failed",
         cause=Cause(kind="error", message=message("exception", text="x")),
     )
-    device = failed.plan.device.model_copy(update={"product_names": []})  # of another machine
+    # As planned on a machine that does not have the devices, and so does not know their names.
+    device = failed.plan.device.model_copy(update={"product_names": []})
     plan = failed.plan.model_copy(update={"device": device})
     # What the ranks would have reported.
     unknown = {"job": None, "devices": [None] * plan.world_size}
@@ -214,7 +215,10 @@ def test_side_with_only_failed_launches_has_too_little_data() -> None:
 def test_target_that_only_side_a_reaches_is_missed(
     of_a: int, of_b: int, verdict: str, code: int
 ) -> None:
-    """``of_a`` and ``of_b`` of ten launches miss the target; at 4, of five launches."""
+    """``of_a`` and ``of_b`` of ten launches a side miss the target.
+
+    If ``of_b`` is 4, each side has only five launches, so that most of B miss it.
+    """
     a, b = make_series("a", RATES * 2), make_series("b", RATES * 2, first_minute=20)
     a[:of_a], b[:of_b] = map(make_missed_target, a[:of_a]), map(make_missed_target, b[:of_b])
     if of_b == 4:
@@ -222,6 +226,7 @@ def test_target_that_only_side_a_reaches_is_missed(
     comparison = compare(a, b)
     assert (comparison.verdict, comparison.exit_code) == (verdict, code)
     assert comparison.quality is not None
+    # Launches of A that reached the target, and launches of B that had one.
     assert (comparison.a.reached, comparison.b.judged) == (len(a) - of_a, len(b))
 
 

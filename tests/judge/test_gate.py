@@ -304,7 +304,12 @@ FIRST = datetime(2026, 1, 5, tzinfo=timezone.utc)
 def make_nights(
     rates: Sequence[float], *, repeat: int = 1, first: int = 0, **changes: Any
 ) -> list[Record]:
-    """Return a run each night, of ``repeat`` launches with the same rate; ``first``: its number."""
+    """Return the launches of one run each night, with the rate of the night.
+
+    Args:
+        repeat: number of launches of each run.
+        first: number of the first night.
+    """
     return [
         make_launch(
             f"night{night}-r{number}",

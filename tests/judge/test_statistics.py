@@ -60,7 +60,10 @@ def test_mean_is_arithmetic_if_value_is_not_positive() -> None:
 
 
 def test_ratio_of_two_groups_has_welchs_interval() -> None:
-    """Means 0.1 and 0, variances of the means 0.0002 and 0.0008, 5.88 degrees of freedom."""
+    """The interval is that of Welch for the logarithms, with 5.88 degrees of freedom.
+
+    Logarithms of A have mean 0, those of B 0.1; the variances of the means are 0.0008 and 0.0002.
+    """
     spread = np.array([-2.0, -1.0, 0.0, 1.0, 2.0]) / sqrt(2.5)  # variance 1
     a, b = np.exp(sqrt(0.004) * spread), np.exp(0.1 + sqrt(0.001) * spread)
     value, low, high = estimate_ratio(a.tolist(), b.tolist())
@@ -94,7 +97,11 @@ def test_step_times_are_proportional_only_for_a_copy() -> None:
 
 
 def read_documented_table(name: str) -> list[list[float]]:
-    """Return the numbers of the row ``name`` of a table on the page, by cell."""
+    """Return the numbers in each cell of the row ``name`` of a table on the page.
+
+    The first column, which has the name, is left out. A comma or a semicolon separates the numbers
+    of a cell.
+    """
     (row,) = (
         line
         for line in PAGE.read_text(encoding="utf-8").splitlines()
@@ -112,7 +119,8 @@ def test_coverage_of_intervals_matches_page(kind: str) -> None:
 
 
 def test_detected_differences_match_page() -> None:
-    # Five launches a side with 1% noise: losses found, equal sides found equal, false verdicts.
+    # Five launches a side with 1% noise: the loss that nine of ten comparisons call slower, and of
+    # equal sides the share that is found equal, and the share that is called slower by chance.
     loss, equal, false = measure_power(count=5, cv=0.01, repetitions=800, seed=9)
     assert [100 * loss, 100 * equal, 100 * false] == pytest.approx(
         read_documented_table("1%")[0], abs=2.5
@@ -120,6 +128,7 @@ def test_detected_differences_match_page() -> None:
 
 
 def test_false_drifts_are_as_frequent_as_page_says() -> None:
+    # The first column: percent of comparisons with five launches a side.
     (known,) = read_documented_table("false alarms, CV 1%")[0]
     assert 100 * measure_trends(count=5, cv=0.01, repetitions=800, seed=9) == pytest.approx(
         known, abs=1.5

@@ -62,7 +62,8 @@ def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     programs.mkdir()
     for name in ("sh", "cut", "sha256sum", "env", "timeout", "mkdir"):
         (programs / name).symlink_to(f"/usr/bin/{name}")
-    # ``id -G`` prints the groups of the user, others the user or its first group.
+    # ``id -G`` prints the numbers of all groups; ``id -u`` and ``id -g`` print 1000, the numbers of
+    # the user and of its first group.
     install_program(
         tmp_path, "id", '#!/bin/sh\ncase "$1" in -G) echo 1000 44 ;; *) echo 1000 ;; esac\n'
     )
@@ -94,7 +95,8 @@ def start_container(
     """Return the arguments and the variables that the fake runtime was started with.
 
     Args:
-        needs: of the vendor's devices, see ``ContainerNeeds``.
+        needs: what the vendor says that a container needs for its devices: ``devices``, ``mounts``
+            and ``options``.
     """
     vendor: Any = SimpleNamespace(**_VENDOR, container_needs=ContainerNeeds(**needs))
     monkeypatch.setattr(devices, "list_vendors", lambda: {plan.device.vendor: vendor})

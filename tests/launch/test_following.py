@@ -42,6 +42,10 @@ class Held(Launcher):
         return EngineCommand(argv=("true",), files={})
 
     def read_state(self, job: EngineJob) -> JobState:
+        """Return that the job runs, or that it was cancelled, unless it stays.
+
+        An engine that does not answer raises an error at every question but the first.
+        """
         self.num_questions += 1
         if self.num_questions > 1 and not self.answers:
             raise EnvironmentFault("no controller")
@@ -72,14 +76,17 @@ def plan(tmp_path: Path) -> Plan:
 
 @pytest.fixture
 def use_engine(monkeypatch: pytest.MonkeyPatch) -> Callable[[Held], None]:
-    """Return a function after which all jobs are those of an engine, which is asked often."""
+    """Return a function that replaces every launcher by a given engine.
 
-    def load(engine: Held) -> None:
+    The engine is asked for the job's state every 10 ms, so that a test is quick.
+    """
+
+    def use(engine: Held) -> None:
         monkeypatch.setattr(launchers, "load_launcher", lambda _: engine)
         monkeypatch.setattr(submission, "_POLL_S", 0.01)
         monkeypatch.setattr(Held, "poll_s", 0.01)
 
-    return load
+    return use
 
 
 def test_a_signal_cancels_the_job_and_leaves_a_record(
@@ -108,7 +115,8 @@ def test_a_signal_cancels_the_job_and_leaves_a_record(
 def test_job_that_does_not_end_is_abandoned_after_its_time_limit(
     plan: Plan, use_engine: Callable[[Held], None], monkeypatch: pytest.MonkeyPatch, answers: bool
 ) -> None:
-    use_engine(Held(stays=True, answers=answers))  # a silent engine leaves the job where it was
+    # The job goes on although it is cancelled; an engine that does not answer cannot cancel it.
+    use_engine(Held(stays=True, answers=answers))
     monkeypatch.setattr(launchers, "_GRACE_S", 0.1)
     monkeypatch.setattr(submission, "_CANCEL_PATIENCE_S", 0.1)
     monkeypatch.setattr(submission, "_CANCEL_INTERVAL_S", 0.03)

@@ -183,9 +183,10 @@ def make_listing(job: str | None, *pods: str) -> list[dict[str, Any]]:
         ("jobset", ("running", "pulling"), "waiting",
          '1 of 2 pods have started; node 1: ImagePullBackOff (Back-off pulling image "trainer:1")'),
         ("jobset", ("running", "running"), "running", "2 of 2 pods have started"),
-        # The other pods may still write: with a failed job, until they are gone.
+        # A failed job counts as running as long as one of its pods runs and may still write.
         ("jobset_failed", ("failed", "running"), "running",
          "2 of 2 pods have started; node 0: Error (exit code 1)"),
+        # The job was deleted, but not yet its pod.
         (None, ("running",), "running", "its pods are being deleted"),
     ],
 )  # fmt: skip
@@ -199,9 +200,11 @@ def test_unfinished_job_has_phase_and_message(
 @pytest.mark.parametrize(
     ("job", "pods", "phase"),
     [
+        # Ended: by its own programs. "-": the pod of this node is gone.
         ("jobset_completed", ("succeeded", "succeeded"), "ended"),
         ("jobset_failed", ("-", "-"), "ended"),
         ("jobset_failed", ("out_of_memory", "failed"), "ended"),
+        # Lost: ended from outside. The cluster ended a pod, or the job was deleted.
         ("jobset_failed", ("failed", "preempted"), "lost"),
         ("jobset_failed", ("-", "tainted"), "lost"),
         (None, (), "lost"),
@@ -293,6 +296,7 @@ def test_the_cluster_checks_the_manifest_before_submission(cluster: Path, tmp_pa
     plan = make_plan()
     Kubernetes().check(plan, make_site(_REQUIRED_KEYS))
     assert "--dry-run=server" in read_calls(cluster)[-1]
+    # The fake kubectl fails with this text when it is called with ``--dry-run=server``.
     (cluster / "dry-run.fails").write_text('no matches for kind "JobSet"\n')
     with pytest.raises(EnvironmentFault) as caught:
         Kubernetes().check(plan, make_site(_REQUIRED_KEYS))

@@ -49,7 +49,7 @@ def check_network(
     [
         ("gloo", "GLOO_SOCKET_IFNAME", "eth9"),
         ("gloo", "GLOO_SOCKET_IFNAME", "eth0,eth9"),
-        ("gloo", "GLOO_SOCKET_IFNAME", "eth"),
+        ("gloo", "GLOO_SOCKET_IFNAME", "eth"),  # Gloo takes whole names only
         ("gloo", "GLOO_SOCKET_IFNAME", "ib1"),
         ("nccl", "NCCL_SOCKET_IFNAME", "bond"),
         ("nccl", "NCCL_SOCKET_IFNAME", "=eth"),  # "=": whole names, not beginnings
@@ -57,7 +57,7 @@ def check_network(
         ("nccl", "NCCL_SOCKET_IFNAME", "ib1"),
         ("hccl", "HCCL_SOCKET_IFNAME", "enp"),
         ("hccl", "HCCL_IF_IP", "10.0.0.8"),
-        ("cncl", "CNCL_SOCKET_IFNAME", ","),
+        ("cncl", "CNCL_SOCKET_IFNAME", ","),  # a list without a name
     ],
 )
 def test_variable_that_names_no_interface_is_refused(backend, name, value):
@@ -75,7 +75,7 @@ def test_variable_that_names_no_interface_is_refused(backend, name, value):
     [
         ("gloo", "GLOO_SOCKET_IFNAME", "eth0"),
         ("gloo", "GLOO_SOCKET_IFNAME", "eth0,ib0"),
-        ("gloo", "GLOO_SOCKET_IFNAME", ""),
+        ("gloo", "GLOO_SOCKET_IFNAME", ""),  # empty is the same as unset
         ("nccl", "NCCL_SOCKET_IFNAME", "ib"),
         ("nccl", "NCCL_SOCKET_IFNAME", "bond,eth"),
         ("nccl", "NCCL_SOCKET_IFNAME", "=ib0"),
@@ -92,7 +92,8 @@ def test_variable_that_names_an_interface_is_accepted(backend, name, value):
 
 
 @pytest.mark.usefixtures("machine")
-def test_variable_of_a_library_that_the_vendor_records_counts():
+def test_variable_that_the_vendor_records_is_checked_whatever_its_prefix():
+    """The library is ``nccl`` to torch, but its own variables begin with ``BKCL_``."""
     with pytest.raises(UsageError):
         check_network("nccl", recorded=("BKCL_*",), BKCL_SOCKET_IFNAME="bond")
 

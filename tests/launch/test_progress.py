@@ -142,7 +142,8 @@ def test_run_too_slow_for_its_time_limit_is_warned_before_the_first_step(
 def test_run_that_may_reach_its_target_in_time_has_no_warning(plan: Plan, tmp_path: Path) -> None:
     """80 steps of 1,000 s each, evaluated after every eighth; the limit is 10,000 s.
 
-    The target may be reached at the first evaluation, after 8,000 s.
+    The target may be reached at the first evaluation, after 8,000 s. Before the first step, the
+    time of a step is its 1e12 operations divided by the rate of matmuls, 1e9 operations a second.
     """
     limits = {"max_epochs": 10, "max_steps": None, "timeout_s": 10_000.0}
     progress = RunProgress(set_target(plan, **limits))
@@ -161,8 +162,9 @@ def test_run_that_may_reach_its_target_in_time_has_no_warning(plan: Plan, tmp_pa
 def test_estimate_extends_to_the_next_evaluation(plan: Plan, tmp_path: Path) -> None:
     """Steps of a second with 32 samples each, 8 an epoch; evaluated after 100, 180, 260 … too.
 
-    After windows of two steps, of 64 samples, the next evaluations are after 100 samples (one
-    more step), 180 (two steps) and 256, the end of the epoch (two steps).
+    An evaluation that falls inside a step is due after the nearest whole step. After 2, 4 and 6
+    steps, the next one is due after step 3 (100 / 32, rounded), step 6 (180 / 32, rounded) and step
+    8, the end of the epoch.
     """
     limits = {
         "max_epochs": 10,
@@ -204,7 +206,10 @@ def test_time_limit_before_the_end_is_warned_once_the_speed_is_known(
 
 
 def test_time_limit_before_the_next_evaluation_is_warned(plan: Plan, tmp_path: Path) -> None:
-    """Steps of a second; the first evaluation is after 80 of them."""
+    """Steps of a second; the first evaluation is after 80 of them.
+
+    Two windows of two steps are over, so 76 steps are left until then.
+    """
     limits = {"max_epochs": 10, "max_steps": None, "timeout_s": 60.0, "eval_every_epochs": 10}
     progress = RunProgress(set_target(plan, **limits))
     events = EventWriter(tmp_path / "events.rank0.jsonl", lambda: 0)

@@ -12,7 +12,11 @@ from trainmark.launch.python_commands import build_code_command, build_module_co
 
 @pytest.fixture(params=[sys.version_info, (3, 10, 13)])
 def python_version(request, monkeypatch):
-    """Both forms run with any Python; the older one is chosen before 3.11."""
+    """Let the program take this Python for another version, and so build the command for it.
+
+    From 3.11 on a command has the option ``-P``. Before, its code changes the import path, which
+    works with any version. So this test's own Python can run both.
+    """
     monkeypatch.setattr(sys, "version_info", request.param)
 
 

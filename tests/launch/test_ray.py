@@ -65,6 +65,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def cluster() -> Iterator[Dashboard]:
+    """Serve the HTTP API of a Ray cluster, with recorded answers, until the test ends."""
     with Dashboard() as server:
         thread = threading.Thread(target=server.serve_forever, daemon=True)
         thread.start()

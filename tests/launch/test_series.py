@@ -74,9 +74,11 @@ class Launcher:
     messages: list[str] = field(default_factory=list)
 
     def __call__(self, plan: Plan, site: Cluster, label: str, follow: list[str]) -> Record:
+        """Note the launch, and leave the record whose ending the test has set for it."""
         folder, entry = Path(plan.run_dir), label.rpartition(" ")[2]  # label: such as "2/4 b"
         is_repeated = plan.repeat_count > 1  # its launches have folders below the entry's folder
         self.launched.append(f"{folder.parent.name}/{folder.name}" if is_repeated else folder.name)
+        # An ending is set for one launch of an entry, such as "a r2", or for all of them, "a".
         ending = self.endings.get(
             f"{entry} r{plan.repeat_index}", self.endings.get(entry, "passed")
         )
@@ -185,6 +187,7 @@ def test_failed_run_is_repeated_in_a_new_folder(
     ("ending", "expected"),
     [
         ("interrupted", ("failed", "interrupted: upside down", "a-2/r1")),
+        # The signal comes after the first launch of a has passed, before its second one.
         ("between", ("left", "stopped after 1 of 2 launches", "a-2/r2")),
     ],
 )
@@ -410,7 +413,7 @@ def set_rates(outcome: SeriesEntry, rates: list[float]) -> SeriesEntry:
     """Return an outcome with as many launches as rates: copies of its first with these results."""
     (first_record, *_), folder = outcome.records, outcome.folders[0]
     result = first_record.figures["final_result"]
-    other_launches = tuple(
+    new_records = tuple(
         first_record.model_copy(
             update={
                 "plan": plan_launch(first_record.plan, index),
@@ -421,7 +424,7 @@ def set_rates(outcome: SeriesEntry, rates: list[float]) -> SeriesEntry:
         for index, rate in enumerate(rates, 1)
     )
     record_by_launch = {
-        index: (folder / f"r{index}", record) for index, record in enumerate(other_launches, 1)
+        index: (folder / f"r{index}", record) for index, record in enumerate(new_records, 1)
     }
     plan = first_record.plan.model_copy(update={"repeat_count": len(rates)})
     return replace(outcome, plan=plan, ended=record_by_launch)
@@ -487,10 +490,10 @@ def leave_events(plan: Plan) -> Path:
     folder = Path(plan.run_dir)
     folder.mkdir(parents=True)
     plan.save(folder)
-    agent = make_event("ranks_ended", 13 * S, failures=[])
+    end_of_ranks = make_event("ranks_ended", 13 * S, failures=[])  # after 13 s, without a failure
     # Soon after the plan was made, as the checks of a record require.
     started = datetime.now(timezone.utc).isoformat(timespec="seconds")
-    write_run(folder, [launch_event(started=started), agent], rank_events())
+    write_run(folder, [launch_event(started=started), end_of_ranks], rank_events())
     records.write_record(reduce.reduce(folder), folder)
     return folder
 
