@@ -52,19 +52,19 @@ def parse_number(text: str, magnitude: str | None = None) -> float:
 def make_keyword_pattern(keyword: str) -> str:
     """Return the pattern of a keyword that begins a word: ``ips:`` is not in ``avg_ips:``.
 
-    The user gives its end, such as a colon.
+    The keyword may end within a word: a user who does not want that adds its end, such as a colon.
     """
     word_start = r"(?<!\w)" if keyword[0].isalnum() else ""
     return word_start + re.escape(keyword)
 
 
 def make_number_pattern(keyword: str) -> str:
-    """Return the pattern of a keyword and the number behind it.
+    """Return the pattern of a keyword and the number behind it: ``loss: 1.2k``.
 
     Its groups are the number and its magnitude, ``k`` of ``1.2k``, which may be missing.
     """
-    # Behind a letter or digit a separator, one of ``OPENING``, must stand: `loss2` is not the
-    # loss 2.
+    # ``OPENING`` has the separators of keyword and number: spaces, colons, brackets … At least one
+    # must follow a letter or digit, because `loss2` is not the loss 2; none need follow `loss=`.
     repeat = "+" if keyword[-1].isalnum() else "*"
     opening = f"[{re.escape(OPENING)}]{repeat}"
     return f"{make_keyword_pattern(keyword)}{opening}({NUMBER})({MAGNITUDE})?"

@@ -207,14 +207,15 @@ def _agree_with_world(counting_words: re.Match[str], world: tuple[int, int]) -> 
 
 
 def _read_counted_label(text: str, device: str) -> Label:
-    """Return the product and number of ``8x A100`` if the product is known; else the device.
+    """Return the device and number in a label such as ``8x A100``, if it has a known product.
+
+    Another label, such as ``4x LoRA``, counts nothing: then only ``device`` is returned.
 
     Args:
-        text: the label without marks.
-        device: the device that the label names otherwise; empty: none.
+        text: the label without marks of Markdown and HTML.
+        device: the device that was read from the label before; empty: none.
     """
     name, count = split_count(text)
-    # `4x LoRA` has the same form: only a known product can be counted.
     if not count or not peaks.find_products(name):
         return Label(device or None, nnodes=None, nproc=None, notes=[])
     if is_machine(name):  # `2x DGX A100`: how many devices a machine has is not known
@@ -226,11 +227,12 @@ def _read_counted_label(text: str, device: str) -> Label:
 def is_machine(name: str) -> bool:
     """Tell whether a name is that of a machine with several devices: ``DGX A100``, ``A3 (h100-8)``.
 
-    It is if it has other words than those of a product, its vendor, memory and form factor.
+    It is if it has a word such as ``server``, or names a known product and has other words than
+    those of the product, its vendor, memory and form factor.
     """
     if _MACHINE_NAME.search(name):
         return True
-    products = peaks.find_products(name)
+    products = peaks.find_products(name)  # entries of all products that the name can mean
     if not products:
         return False
     known_words = set(_VENDORS)
@@ -266,7 +268,7 @@ def divide_into_machines(count: int) -> tuple[int, int]:
 
 
 def count_devices(text: str) -> int | None:
-    """Return the number of devices in a heading; None: it has none.
+    """Return the number of devices in a text, such as a heading; None: it has none.
 
     It stands before a word for devices, ``LoRA on 4 GPUs``, or before a known product, ``8x A100``.
     """
@@ -289,12 +291,13 @@ def find_device(text: str) -> str | None:
     # Counts are left out: `8xH100` becomes `H100`.
     words = re.findall(r"[^\s,;()（）/]+", _COUNT_BEFORE_PRODUCT.sub("", strip_markup(text)))
     most_exact = None
-    min_products = math.inf
+    min_products = math.inf  # how many products the most exact name can mean
     for index in range(len(words)):
         name = _read_product(words, index)
         if name is None:
             continue
-        num_products = len(peaks.find_products(name))  # that the name can mean: fewer is more exact
+        # A name that can mean fewer products is more exact.
+        num_products = len(peaks.find_products(name))
         # Of equally exact names the last, which is in brackets: `DGX A100 (8x A100 80GB)`.
         if num_products <= min_products:
             most_exact = name
@@ -303,15 +306,23 @@ def find_device(text: str) -> str | None:
 
 
 def _read_product(words: list[str], index: int) -> str | None:
-    """Return the product that a word names, with the words around it that narrow it down."""
+    """Return the product that a word names, with the words around it that narrow it down.
+
+    None: the word names no known product.
+
+    Args:
+        words: of a heading.
+        index: of the word.
+    """
+    # All known products that the word can mean: `A100` means each kind of A100.
     products = peaks.find_products(words[index])
     first = index
     end = index + 1
     if index > 0:
         products_before = peaks.find_products(words[index - 1])
         products_of_both = peaks.find_products(f"{words[index - 1]} {words[index]}")
-        # `BI V100` is another product than `V100`. If both words together mean no other products
-        # than one of them alone, the word before adds nothing.
+        # `BI V100` is another product than `V100`: the word before belongs to the name. If both
+        # words together mean the same products as one of them alone, that word adds nothing.
         if products_of_both not in ((), products, products_before):
             products = products_of_both
             first = index - 1
@@ -346,7 +357,11 @@ def read_flags(text: str) -> dict[str, str]:
 
 
 def find_precision(flags: dict[str, str]) -> str | None:
-    """Return the precision that options choose; None: they choose none."""
+    """Return the precision that options choose; None: they choose none.
+
+    Args:
+        flags: values of the options by name, ``bf16`` for ``--bf16``.
+    """
     chosen = flags.get("precision") or flags.get("mixed_precision") or flags.get("dtype")
     if chosen:
         return chosen

@@ -32,7 +32,13 @@ _CASE_KEY_PARTS = ("model", "framework", "vendor", "nnodes", "nproc", "repeat") 
 
 
 def read_log(path: Path, page: Page) -> Iterator[Row | Unread]:
-    """Yield the row of each run in a log, and what of it cannot be read."""
+    """Yield the row of each run in a log, and what of it cannot be read.
+
+    A log may hold several runs of a program, one after the other.
+
+    Args:
+        page: the file's name and what its rows share; it makes the entries for unread parts.
+    """
     has_runs = False
     try:
         for run in read_runs(read_numbered_lines(str(path))):
@@ -46,9 +52,13 @@ def read_log(path: Path, page: Page) -> Iterator[Row | Unread]:
 
 
 def _read_run(run: EventRun, page: Page) -> Iterator[Row | Unread]:
-    """Yield the row of a run, and what of it cannot be read; an aborted run is always listed."""
+    """Yield the row of a run, and what of it cannot be read; an aborted run is always listed.
+
+    Args:
+        page: the file's name and what its rows share; it makes the entries for unread parts.
+    """
     if run.malformed:
-        number, text = run.malformed[0]
+        number, text = run.malformed[0]  # the first line that cannot be read
         why = message("events_malformed", count=len(run.malformed))
         yield page.make_unread(number, "row", why, text)
     entries = list(_read_run_row(run, page))
@@ -62,11 +72,16 @@ def _read_run(run: EventRun, page: Page) -> Iterator[Row | Unread]:
 def _read_run_row(run: EventRun, page: Page) -> Iterator[Row | Unread]:
     """Yield the row of a run: its facts are the cells of a table, and their names the headers.
 
-    Speed and loss of the events are added unless the program printed totals.
+    The speed and the loss of the steps' events are added unless the program printed those of the
+    whole run, ``p_train`` (samples a second without evaluations) and ``final_loss``.
+
+    Args:
+        page: the file's name and what its rows share.
     """
     columns = describe_run(run, Path(page.file).name)
     configuration = columns.pop("configuration")  # it becomes the first column
-    headers_of_figures = WORDS["columns"]["figure"]  # all headers that mean a figure, by its name
+    # All headers that mean a figure, by its name: programs print the totals under any of them.
+    headers_of_figures = WORDS["columns"]["figure"]
     if run.speed is not None and columns.keys().isdisjoint(headers_of_figures["p_train"]):
         columns["p_train"] = str(run.speed)
     if run.loss is not None and columns.keys().isdisjoint(headers_of_figures["final_loss"]):
@@ -81,7 +96,8 @@ def _read_run_row(run: EventRun, page: Page) -> Iterator[Row | Unread]:
 def describe_run(run: EventRun, file_name: str) -> dict[str, str]:
     """Return the facts of a run by the header of their column.
 
-    A case key such as ``gpt:pytorch:nvidia:1:8:1`` is split into its parts.
+    A case key such as ``gpt:pytorch:nvidia:1:8:1`` is split into its parts: model, framework,
+    vendor, number of nodes, devices of each, and number of the repetition.
 
     Args:
         file_name: the configuration of a run that names no case.
@@ -91,7 +107,8 @@ def describe_run(run: EventRun, file_name: str) -> dict[str, str]:
     parts = configuration.split(":")
     if len(parts) == len(_CASE_KEY_PARTS):
         columns |= dict(zip(_CASE_KEY_PARTS, parts, strict=True))
-        if columns["vendor"] not in WORDS["names"]["vendors"]:  # some programs put a device there
+        # Some programs put a device in the place of the vendor.
+        if columns["vendor"] not in WORDS["names"]["vendors"]:
             columns["device"] = columns.pop("vendor")
     if "throughput(ips)_raw" in columns:
         # In such logs, figures that end in `_per_second` are computed from the planned steps, not
@@ -104,7 +121,7 @@ def describe_run(run: EventRun, file_name: str) -> dict[str, str]:
 
 
 def read_world_size(columns: dict[str, str]) -> int | None:
-    """Return the number of devices of a run; None: not known.
+    """Return the number of devices of a run on all its nodes; None: not known.
 
     Args:
         columns: the facts of the run, as ``describe_run`` returns them.
@@ -119,7 +136,8 @@ def read_world_size(columns: dict[str, str]) -> int | None:
 def get_training_speed(run: EventRun) -> float | None:
     """Return the samples a second in the time without evaluations; None: not known.
 
-    It is the speed that the program printed at its end, else the speed by the other events.
+    It is the speed that the program printed at the end of the run, else ``run.speed``: that of the
+    events before the end, by their speeds or by their samples and times.
     """
     printed_speed = run.facts.get(TOTAL_SPEED)
     return float(printed_speed) if isinstance(printed_speed, int | float) else run.speed

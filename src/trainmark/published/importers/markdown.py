@@ -74,9 +74,15 @@ class _Part:
 
 
 def read_page(text: str, page: Page) -> Iterator[Row | Unread]:
-    """Yield each row of each result table, and what cannot be read, from top to bottom."""
-    # The form of all Markdown pages is named after those of FlagPerf. C is the level of evidence of
-    # figures without logs.
+    """Yield each row of each result table, and what cannot be read, from top to bottom.
+
+    Args:
+        text: of the file.
+        page: what is known of all rows before the file is read: the name of the file, and model and
+            vendor if its folder names them.
+    """
+    # `form` is the form of the file: that of all Markdown pages is named after the pages of
+    # FlagPerf. C is the level of evidence of figures without logs.
     page = replace(page, form="flagperf", evidence="C")
     parts = list(_split_page(text))
     tables = [part for part in parts if part.kind == "table"]
@@ -85,7 +91,7 @@ def read_page(text: str, page: Page) -> Iterator[Row | Unread]:
     page = _add_facts(page, _read_fact_tables(tables))
     page = _add_model(page, parts)
     headings: list[_Part] = []  # above the current part, outermost first
-    has_results = False
+    has_results = False  # whether any table could be read as one of results
     for part in parts:
         if part.kind == "heading":
             # A heading ends those of its own level and of deeper ones.
@@ -117,9 +123,10 @@ def _is_fact_table(part: _Part) -> bool:
 
 
 def _read_fact_tables(tables: list[_Part]) -> dict[str, str]:
-    """Return the values of all tables of facts by their names.
+    """Return the facts that tables state about the whole page: values by their normalized names.
 
-    Each line of such a table has a name and its value: ``Hardware | A100``.
+    Each line of a table of facts has a name and its value: ``Hardware | A100``. Other tables are
+    left out.
     """
     facts = {}
     for table_part in tables:
@@ -133,8 +140,8 @@ def _read_fact_tables(tables: list[_Part]) -> dict[str, str]:
 def _add_facts(page: Page, facts: dict[str, str]) -> Page:
     """Return ``page`` with model, vendor, device, devices and precision from its facts.
 
-    Model and vendor of ``page``, which the folder of the file may name, are kept. A later device,
-    number of devices or precision replaces an earlier one.
+    A model and a vendor that ``page`` already has are kept: the folder of the file may name them. A
+    device, number of devices or precision of ``page`` is replaced by a fact.
 
     Args:
         facts: values by their names, as ``normalize_header`` returns them.
@@ -154,23 +161,30 @@ def _add_facts(page: Page, facts: dict[str, str]) -> Page:
 def _find_fact(facts: dict[str, str], kind: str) -> str:
     """Return the first fact of a kind; empty: there is none, or it points to a column.
 
+    Pages name a kind of fact in several ways: the device is ``Hardware``, ``GPU`` or ``Product``.
+
     Args:
+        facts: values by their normalized names.
         kind: ``model``, ``device``, ``devices`` or ``precision``.
     """
     for name in WORDS["facts"][kind]:
         if name not in facts:
             continue
         value = facts[name]
-        # `see table` and the like: each row has its own.
+        # Values such as `see table` point to a column, which has a value for each row.
         is_pointer = any(word in value for word in WORDS["facts"]["pointer"])
         return "" if is_pointer or is_without_value(value) else strip_markup(value)
     return ""
 
 
 def _add_model(page: Page, parts: list[_Part]) -> Page:
-    """Return ``page`` with a model: its title or else its file's name, if a known model has it.
+    """Return ``page`` with a model: its title if that is a known model, else its file's name.
 
-    A page that already has a model keeps it.
+    The file's name must be a known model, too; else the model stays empty. A page that already has
+    a model keeps it.
+
+    Args:
+        parts: of the page; the first heading is the title.
     """
     if page.model:
         return page
@@ -180,10 +194,12 @@ def _add_model(page: Page, parts: list[_Part]) -> Page:
 
 
 def _add_headings(page: Page, headings: list[_Part]) -> Page:
-    """Return ``page`` with what the headings above a table say of it.
+    """Return ``page`` with what the headings above a table say about the rows of the table.
 
     Args:
-        headings: outermost first. If several say something, the nearest to the table counts.
+        page: what the whole page says about its rows.
+        headings: outermost first. If several name a device, the nearest to the table counts; the
+            same holds for the number of devices, the precision and the unit.
     """
     outermost_first = [strip_markup(heading.text) for heading in headings]
     nearest_first = outermost_first[::-1]
@@ -191,8 +207,7 @@ def _add_headings(page: Page, headings: list[_Part]) -> Page:
     # is the weakest hint.
     file_words = PurePath(page.file).stem.replace("_", " ")
     device = _find_first(find_device, nearest_first) or page.device or find_device(file_words)
-    # For the precision it is the other way round: one that the page states as a fact outweighs the
-    # words of headings.
+    # For the precision it is the other way round: a fact of the page outweighs the headings.
     return replace(
         page,
         section=" > ".join(outermost_first),
@@ -214,9 +229,9 @@ def _find_first(find: Callable[[str], _Result | None], texts: list[str]) -> _Res
 
 
 def _find_single_precision(text: str) -> str | None:
-    """Return the precision that a text names; None: it names none or several.
+    """Return the precision that a heading names; None: it names none or several.
 
-    Unlike for ``find_only_precision``, mixed precision and another one are several.
+    Mixed precision counts as one: ``bf16 AMP`` names two. ``find_only_precision`` reads ``bf16``.
     """
     names = find_precisions(text)
     return names[0] if len(names) == 1 else None
@@ -229,7 +244,14 @@ def _find_printed_unit(text: str) -> str | None:
 
 
 def _is_inference(nearest_first: list[str]) -> bool:
-    """Tell whether the nearest heading that names training or inference names inference."""
+    """Tell whether headings say that nothing is trained: ``Inference`` or ``Latency``.
+
+    The heading nearest to the table that names either training or one of these decides. If it names
+    both, nothing is trained.
+
+    Args:
+        nearest_first: the headings above a table.
+    """
     for text in nearest_first:
         if has_phrase(text, WORDS["phrases"]["not_training"]):
             return True
@@ -241,18 +263,21 @@ def _is_inference(nearest_first: list[str]) -> bool:
 def _count_run_devices(heading: str) -> int | None:
     """Return the number of devices of a run that a heading counts; None: it counts none.
 
-    A number in brackets is that of the machine: ``1 GPU (DGX with 8 GPUs)``.
+    A number in brackets is that of the machine, so it is left out: ``1 GPU (DGX with 8 GPUs)``
+    counts 1.
     """
     return count_devices(re.sub(r"\([^()]*\)", " ", heading))
 
 
 def _split_page(text: str) -> Iterator[_Part]:
-    """Yield the tables, headings and facts of a page in the order of its lines."""
+    """Yield the tables, headings and facts of a Markdown page in the order of its lines."""
     text = re.sub(r"\r(?!\n)", " ", text)  # the parser would end a line at a lone return
     lines = re.split(r"\r?\n", text)
+    # The ``map`` of a token is its range of lines; tokens that end a block have none.
     blocks = [token for token in _MARKDOWN.parse(text) if token.map is not None]
-    # The headers of each table by the line at which the parser begins it. All are read first,
-    # because the paragraph above a table may hold the upper lines of its headers.
+    # The headers of each table by the line at which the parser begins it. All are read first: the
+    # parser takes the upper lines of headers that fill several lines for a paragraph, which comes
+    # before the table.
     heads: dict[int, _Head] = {}
     for token in blocks:
         if token.type == "table_open" and token.map is not None:
@@ -264,7 +289,7 @@ def _split_page(text: str) -> Iterator[_Part]:
         if token.type == "table_open":
             # Between the headers and the rows there is a line of dashes.
             rows = [_read_line(lines, index) for index in range(start + 2, end)]
-            yield _Part("table", [heads[start].line, *rows])
+            yield _Part("table", [heads[start].headers, *rows])
         elif token.type == "heading_open":
             yield _Part("heading", level=int(token.tag[1:]), text=_strip_heading(lines[start]))
         elif token.type in {"fence", "code_block"}:
@@ -272,14 +297,14 @@ def _split_page(text: str) -> Iterator[_Part]:
             is_shell = token.info.strip().lower() in _SHELL_LANGUAGES
             yield from _split_plain_text(lines, start, end, needs_dashes=is_shell)
         elif token.type == "paragraph_open":
-            bold = _BOLD_LINE.fullmatch(_strip_heading(lines[start]))
+            bold = _BOLD_LINE.fullmatch(_strip_heading(lines[start]))  # its group: the text
             if bold:
                 # A paragraph whose first line is bold is a heading below all others. Its other
                 # lines are not read.
                 yield _Part("heading", level=_BOLD_LEVEL, text=bold[1])
             else:
-                # A table whose headers fill several lines begins in the paragraph above it.
-                paragraph_end = heads[end].start if end in heads else end
+                # If a table follows, the upper lines of its headers do not belong to the text.
+                paragraph_end = heads[end].first_index if end in heads else end
                 yield from _split_plain_text(lines, start, paragraph_end)
 
 
@@ -296,27 +321,31 @@ def _read_line(lines: list[str], index: int) -> TableLine:
 class _Head(NamedTuple):
     """The headers of a table, and the index of the line at which they begin."""
 
-    start: int
-    line: TableLine
+    first_index: int
+    headers: TableLine
 
 
 def _read_head(lines: list[str], start: int) -> _Head:
-    """Return the headers of a table; if they fill several lines, these are joined.
+    """Return the headers of a table, and the index of their first line.
+
+    If the headers fill several lines, those of each column are joined.
 
     Args:
+        lines: of the page.
         start: index of the line at which the parser begins the table: the last line of headers.
     """
     last_line = _read_line(lines, start)
-    first = start
-    while first > 0 and _is_header_line(lines[first - 1], len(last_line.cells)):
-        first -= 1
-    if first == start:
+    first_index = start
+    while first_index > 0 and _is_header_line(lines[first_index - 1], len(last_line.cells)):
+        first_index -= 1
+    if first_index == start:
         return _Head(start, last_line)
-    cells_of_lines = [_split_cells(line) for line in lines[first : start + 1]]
+    cells_of_lines = [_split_cells(line) for line in lines[first_index : start + 1]]
     headers = []
     for cells_of_column in zip(*cells_of_lines, strict=True):
         headers.append(" ".join(cell for cell in cells_of_column if cell))
-    return _Head(first, TableLine(first + 1, headers, last_line.raw))
+    first_number = first_index + 1  # numbers of lines count from 1
+    return _Head(first_index, TableLine(first_number, headers, last_line.raw))
 
 
 def _is_header_line(line: str, num_cells: int) -> bool:
@@ -338,9 +367,10 @@ def _split_plain_text(
 ) -> Iterator[_Part]:
     """Yield the tables and facts of lines that are not Markdown, as programs print them.
 
-    Two or more consecutive lines with the same number of cells are a table.
+    Two or more consecutive lines with the same number of cells, which pipes separate, are a table.
 
     Args:
+        lines: of the page.
         start: index of the first line.
         end: index of the line after the last one.
         needs_dashes: lines are a table only if there is a line of dashes among them; without one
@@ -372,7 +402,11 @@ def _split_plain_text(
 
 
 def _read_fact(line: str) -> _Part | None:
-    """Return the fact of a line such as ``- Hardware: NVIDIA A100-SXM4-40GB``; None: no fact."""
+    """Return the fact of a line such as ``- Hardware: NVIDIA A100-SXM4-40GB``; None: no fact.
+
+    Only known names count, such as those for a model and a device.
+    """
+    # Its groups: what stands before the colon, and behind it.
     match = _FACT_LINE.fullmatch(line.strip())
     if match is None:
         return None

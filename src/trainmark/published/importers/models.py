@@ -9,8 +9,8 @@ from trainmark.published.audit.workloads import find_workload
 
 
 @cache
-def _list_case_names() -> dict[str, str]:
-    """Return the name of the case by each of its names and aliases in lower case."""
+def _map_names_to_cases() -> dict[str, str]:
+    """Return the name of each case by that name and by its aliases, both in lower case."""
     loaded_cases, _ = cases.load_all()  # without the errors of those that cannot be loaded
     case_by_name = {}
     for case in loaded_cases:
@@ -21,7 +21,7 @@ def _list_case_names() -> dict[str, str]:
 
 def find_case(model: str) -> str | None:
     """Return the case that is meant by the printed name of a model; None: no case."""
-    return _list_case_names().get(model.casefold())
+    return _map_names_to_cases().get(model.casefold())
 
 
 def find_known_model(*names: str) -> str:

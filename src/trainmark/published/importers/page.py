@@ -55,6 +55,7 @@ class Page:
         Args:
             line: of the part in the file, from 1; 0: the whole file.
             kind: which part could not be read.
+            reason: why it could not be read.
             raw: text of the part.
         """
         return Unread(file=self.file, line=line, kind=kind, reason=reason, raw=raw)

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 def read_references(case: str) -> Iterator[Row]:
     """Yield each row of the ``reference.toml`` of ``case``; a row's line is its number, from 1.
 
+    This file has results to compare with, as printed under their headers, and facts about the work
+    that the print does not state.
+
     Raises:
         UsageError: no such case.
         RecordError: its file is not valid.
@@ -33,15 +36,15 @@ def read_references(case: str) -> Iterator[Row]:
             framework=loaded.framework,
             device=entry.device,
             precision=entry.precision,
-            evidence=entry.source.evidence,
+            evidence=entry.source.evidence,  # its level: `A`, `B`, `C` or `unverified`
         )
         stated = StatedWork(  # what the file says of a row besides its printed cells
             parameters=references.parameters,
             seq_length=references.seq_length,
             micro_batch_size=entry.micro_batch_size,
-            train_samples=references.samples_per_pass,
+            train_samples=references.samples_per_pass,  # rows of the data set
             precision=entry.precision,
-            sample_count=entry.sample_count,
+            sample_count=entry.sample_count,  # how often the throughput counts each sample
         )
         printed = [entry.configuration, *entry.cells.values()]
         line = TableLine(number, printed, " | ".join(printed))
@@ -52,7 +55,7 @@ def read_references(case: str) -> Iterator[Row]:
 
 
 def read_published(names: Iterable[str]) -> Iterator[Row]:
-    """Yield the published rows of the installed cases among ``names``, of each case once."""
+    """Yield the published rows of the installed cases among ``names``, each case only once."""
     installed = cases.list_names()
     unique_names = dict.fromkeys(names)  # in the order of ``names``
     for name in unique_names:

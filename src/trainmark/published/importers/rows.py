@@ -104,7 +104,10 @@ def pair_cells(columns: Sequence[Column], cells: Sequence[str]) -> list[Cell]:
 
 
 def has_figure(row: Row) -> bool:
-    """Tell whether a row has a figure; a target alone does not count."""
+    """Tell whether a row has a figure with a value; the target of a quality does not count.
+
+    A reading has no value if its cell says so: ``OOM``.
+    """
     return any(
         reading.value is not None
         for name, reading in row.figures.items()
@@ -115,15 +118,20 @@ def has_figure(row: Row) -> bool:
 def read_row(
     line: TableLine, pairs: Sequence[Cell], column_precision: str | None, table: HeaderedTable
 ) -> RowReading:
-    """Return one row of a line.
+    """Return one row of a line, and the cells of the row that cannot be read.
 
     Args:
-        pairs: the cells of the row; of a line with columns for several precisions, only those of
-            one precision.
+        line: its number in the file, its cells and its text.
+        pairs: the cells of the row with their columns; of a line with columns for several
+            precisions, only those of one precision.
         column_precision: this precision; None: headers name no precision.
+        table: its columns, and its page: what the file and the headings say of all rows, such as
+            the file's form, ``csv``, and its level of evidence, from ``A`` to ``unverified``.
     """
     page = table.page
+    # The cells that are neither figures nor settings by the role of their column: `device` …
     facts = _read_facts(pairs)
+    # The label has the numbers of machines and of devices of each, and notes: its contradictions.
     label, device = _read_label_and_device(facts, page)
     model = facts.get("model") or facts.get("name") or page.model
     configuration = _name_row(facts, label, device, model, pairs)
@@ -168,7 +176,14 @@ def read_row(
 
 
 def _find_metric_in_headers(pairs: Sequence[Cell]) -> str | None:
-    """Return the metric of the first column of a quality; None: there is no such column."""
+    """Return the metric of the first column of a quality; None: there is no such column.
+
+    A quality, such as ``accuracy``, says how well the model was trained. Its metric is the name of
+    its column.
+
+    Args:
+        pairs: the cells of a row with their columns.
+    """
     for column, _ in pairs:
         if column.role == "quality":
             return column.name
@@ -176,9 +191,13 @@ def _find_metric_in_headers(pairs: Sequence[Cell]) -> str | None:
 
 
 def _read_facts(pairs: Sequence[Cell]) -> dict[str, str]:
-    """Return the texts of a row by the role of their column.
+    """Return the texts of a row by the role of their column, such as ``device`` and ``nnodes``.
 
-    Of several columns of one role the first counts; changes of several columns are joined.
+    Of several columns of one role the first counts. Only ``changes`` of several columns are joined:
+    each lists changed settings.
+
+    Args:
+        pairs: the cells of the row with their columns.
     """
     facts: dict[str, str] = {}
     for column, cell in pairs:
@@ -193,11 +212,13 @@ def _read_facts(pairs: Sequence[Cell]) -> dict[str, str]:
 
 
 def _read_settings(pairs: Sequence[Cell], label: str) -> dict[str, str]:
-    """Return the settings of a row by name, with the unknown columns that are not its label.
+    """Return the settings of a row by name, with the columns whose headers are unknown.
 
-    Unknown columns count as settings because they may be what tells two rows apart.
+    Unknown columns count as settings because they may be what tells two rows apart. One whose text
+    already is the label of the row does not count.
 
     Args:
+        pairs: the cells of the row with their columns.
         label: text that names the row.
     """
     settings = {}
@@ -210,13 +231,15 @@ def _read_settings(pairs: Sequence[Cell], label: str) -> dict[str, str]:
 
 
 def _read_label_and_device(facts: dict[str, str], page: Page) -> tuple[Label, str | None]:
-    """Return the label of a row with its world, and the device of the row.
+    """Return what the name of a row says, completed with the row's world, and the row's device.
 
-    The world is the number of machines, and of devices of each. The label, columns, the device's
-    name and the page may state it.
+    A name such as ``A100 (1x8)``, the label, says a device and a world: the number of machines, and
+    of devices of each. If it does not state the world, then columns, the device's text or the page
+    may.
 
     Args:
         facts: texts of the row by the role of their column.
+        page: what the file and the headings say of all rows, such as their device.
     """
     device = strip_markup(facts["device"]) if "device" in facts else None
     configuration = facts.get("configuration") or device or ""
@@ -225,7 +248,8 @@ def _read_label_and_device(facts: dict[str, str], page: Page) -> tuple[Label, st
     # The label takes its world from its own text, else from columns that state both numbers, else
     # from the name of the file. What stands before the world in its text is the device.
     label = read_label(configuration, facts.get("config_file", ""), world_of_columns=text_of_world)
-    if label.nnodes is None:  # none of them states a number of machines
+    if label.nnodes is None:  # none of them states the number of machines
+        # A column may have one of the two numbers. If none has, the device or the page decides.
         if not world.nnodes and not world.nproc:
             world, device = _infer_world(device, page)
         label = label._replace(nnodes=world.nnodes, nproc=world.nproc)
@@ -246,6 +270,8 @@ def _infer_world(device: str | None, page: Page) -> tuple[_World, str | None]:
 
     Args:
         device: text of the row's device, which may have a count; None: the row has no device.
+        page: what the file and the headings say of all rows: the device, and the number of devices
+            of all machines.
     """
     if device:
         name, count = split_count(device)
@@ -264,17 +290,19 @@ def _read_world(facts: dict[str, str]) -> _World:
     """Return the world that columns state: the number of machines, and of devices of each.
 
     Args:
-        facts: texts of the row by the role of their column.
+        facts: texts of the row by the role of their column. Machines are in ``nnodes``, devices of
+            each machine in ``nproc``, devices of all machines in ``devices``.
     """
     counts = {role: _read_count(facts[role]) for role in COUNT_ROLES if role in facts}
     nnodes = counts.get("nnodes")
     nproc = counts.get("nproc")
     devices = counts.get("devices")
+    # From the total alone, the number of machines is a guess.
     if devices and nnodes is None and nproc is None:
         return _World(*divide_into_machines(devices))
     if devices and nnodes and nproc is None:
         # A number of devices that the machines cannot share equally is that of each machine.
-        is_total = devices % nnodes == 0 and devices >= nnodes
+        is_total = devices % nnodes == 0
         return _World(nnodes, devices // nnodes if is_total else devices)
     return _World(nnodes, nproc)
 
@@ -293,14 +321,17 @@ def _read_count(text: str) -> int | None:
 def _name_row(
     facts: dict[str, str], label: Label, device: str | None, model: str, pairs: Sequence[Cell]
 ) -> str:
-    """Return the name of a row: its label, else its device or model with the world.
+    """Return the name of a row: its label or variant, else its device or model with the world.
 
     The world is the number of machines and of devices of each: ``A100 (1x8)``.
 
     Args:
-        facts: texts of the row by the role of their column.
+        facts: texts of the row by the role of their column: ``configuration``, the printed label;
+            ``variant``, what tells runs of a model apart, such as options; ``device``.
         label: has the world of the row: ``nnodes`` machines and ``nproc`` devices of each, None if
             not known.
+        device: of the row or else of the page; None: not known.
+        model: as printed; empty: not known.
         pairs: the cells of the row with their columns.
     """
     for role in ("configuration", "variant"):
@@ -320,7 +351,13 @@ def _name_row(
 
 
 def _find_text_of_unknown_column(pairs: Sequence[Cell]) -> str:
-    """Return the first cell of an unknown column that may be a name; empty: there is none."""
+    """Return the first text below an unknown header, which may name the row; empty: none.
+
+    Numbers, truth values and cells such as ``n/a`` name nothing.
+
+    Args:
+        pairs: the cells of the row with their columns.
+    """
     for column, cell in pairs:
         is_text = not is_number(cell) and normalize_word(cell) not in _TRUTH_VALUES
         if column.role == "unknown" and is_text and not is_without_value(cell):
@@ -335,15 +372,17 @@ def _find_row_precision(
     column_precision: str | None,
     page: Page,
 ) -> str | None:
-    """Return the precision of a row as it is printed; None: none is printed.
+    """Return the printed precision of a row in lower case: ``fp16``; None: none is printed.
 
     Args:
-        facts: texts of the row by the role of their column.
+        facts: texts of the row by the role of their column: ``precision``; ``variant``, what tells
+            runs of a model apart, such as ``bf16 AMP``.
         changes: settings of the row by name.
-        flags: options of a command line by name.
-        column_precision: that of the headers of its figures.
+        flags: options by name, if a cell of the row is a command line.
+        column_precision: the one that the headers of its figures name; None: they name none.
+        page: what the file and the headings say of all rows.
     """
-    setting_names = WORDS["facts"]["precision"]
+    setting_names = WORDS["facts"]["precision"]  # of settings that state a precision
     precisions_in_changes = [changes[name] for name in setting_names if name in changes]
     changed_precision = precisions_in_changes[0] if precisions_in_changes else None
     # From what is said of this row alone to what is said of the whole page.
@@ -365,9 +404,14 @@ def _find_failures(facts: dict[str, str]) -> list[Message]:
     """Return notes that a run failed, if its status, its failures or its label says so.
 
     A label says so by a mark in square brackets: ``H100 (1x8) [diverged]``.
+
+    Args:
+        facts: texts of the row by the role of their column: ``configuration``, the label;
+            ``status``, a word such as ``failed``; ``failures``, their number.
     """
     label_marks = _STATUS_MARK.findall(strip_markup(facts.get("configuration", "")))
     words = [normalize_word(word) for word in (facts.get("status", ""), *label_marks)]
+    # The code of a note by its words: `diverged` is `run_not_converged`.
     codes = {_STATUS_CODES[word] for word in words if word in _STATUS_CODES}
     if _read_count(facts.get("failures", "")):  # more than 0 failures
         codes.add("run_not_successful")
@@ -380,7 +424,9 @@ def _read_figures(
     """Return the figures of a row by name, and its cells that cannot be read.
 
     Args:
-        facts: texts of the row by the role of their column.
+        pairs: the cells of the row with their columns.
+        facts: texts of the row by the role of their column; one may be the unit of the figures.
+        page: what the file and the headings say of all rows; a heading may have the unit.
         line: number of the line in the file.
         world_size: devices of the row; None: not known.
     """
@@ -389,8 +435,10 @@ def _read_figures(
     for column, cell in pairs:
         if not column.is_figure:
             continue
+        # With the unit and the metric that are stated outside of the cell and its header.
         complete_column, text = _complete_cell(column, cell, facts, page)
         try:
+            # One figure by its name, or a quality and its target.
             readings = read_cell(text, complete_column, world_size=world_size)
         except CellError as error:
             unread_cells.append(page.make_unread(line, "cell", error.reason, cell))
@@ -414,16 +462,23 @@ def _read_figures(
 def _complete_cell(
     column: Column, cell: str, facts: dict[str, str], page: Page
 ) -> tuple[Column, str]:
-    """Return a column and its cell with the metric and unit that other cells or headings state."""
-    # A column `metric` names the quality of each row.
+    """Return a column and its cell with the metric and unit that other cells or headings state.
+
+    Args:
+        cell: the text.
+        facts: other texts of the row by the role of their column: ``metric``, the name of the
+            quality; ``unit``, that of the figures.
+        page: what the headings say of all rows; its unit is empty if they have none.
+    """
+    # A column of qualities has another metric in each row if a column `metric` names them.
     if column.cell_kind == "quality" and "metric" in facts:
         return replace(column, name=facts["metric"]), cell
-    # A header of our own CSV, whose figures are in units of each case's work: the column `unit` has
-    # them, such as `tokens/s`.
+    # A header of our own CSV leaves open which work a rate counts. The column `unit` has the whole
+    # unit, such as `tokens/s`.
     if column.unit == "{work}/s":
         return replace(column, unit=facts.get("unit", "")), cell
     unit = facts.get("unit", page.unit)
-    # A cell with a unit of its own needs no other.
+    # Without a unit in the header, a bare number gets this unit; a cell with its own unit keeps it.
     if column.has_unit_in_cells and unit and _NUMBER.fullmatch(strip_markup(cell)):
         return column, f"{cell} {unit}"
     return column, cell
@@ -432,8 +487,13 @@ def _complete_cell(
 def _is_ambiguous(figure: _FigureReading, row_figures: Sequence[_FigureReading]) -> bool:
     """Tell whether other columns of a row give the same figure another value.
 
-    A column whose whole header is known has the figure for sure. Columns of qualities and targets
-    have names of their own, so they are not ambiguous.
+    Two headers may be taken for the same figure, because words or the unit in them decide. If the
+    whole header of a column is known, the column has the figure for sure. Qualities and targets are
+    not ambiguous, because their columns have names of their own.
+
+    Args:
+        figure: its column, its name, such as ``step_time``, and its reading, which has the value.
+        row_figures: all figures of the row.
     """
     column = figure.column
     if column.is_known_header or column.role != "figure":

@@ -59,11 +59,14 @@ def read_table(
         head: the headers; its number is that of the table's line in the file; 0: the table is made
             by a reader, and each line of ``body`` is a row.
         body: the lines below the headers.
+        page: what the file and the headings say of all rows.
         unknown_role: role of columns with an unknown header: ``unknown`` in foreign tables, where
             settings are kept and other columns of numbers are listed as not read; ``quality`` in
             references of cases; ``ignored`` in forms whose columns are all known.
     """
+    # Units on a line of their own are put into the headers.
     table_with_units = join_unit_line(Table(head, body))
+    # A count table has a column for each number of nodes or devices.
     if is_count_table(table_with_units):
         yield from _read_count_table(table_with_units, page)
         return
@@ -74,7 +77,7 @@ def read_table(
     columns = read_headers(
         head.cells, complete_rows, unknown_role=unknown_role, is_inference=page.is_inference
     )
-    columns = mark_decimal_commas(columns, complete_rows)
+    columns = mark_decimal_commas(columns, complete_rows)  # `0,125` in a column is 0.125
     table = HeaderedTable(columns, head.number, page, keeps_settings=unknown_role == "unknown")
     reason = _find_missing_column(table, complete_rows)
     if reason is not None:
@@ -93,7 +96,14 @@ def read_table(
 
 
 def _read_count_table(table: Table, page: Page) -> Iterator[Row | Unread]:
-    """Yield a row for each cell of a table whose headers are numbers of nodes or devices."""
+    """Yield a row for each cell of a table whose headers are numbers of nodes or devices.
+
+    Each line of such a table becomes a usual table, with a line for each of its cells.
+
+    Args:
+        table: the line of its headers, ``head``, and the lines below it, ``body``.
+        page: what the file and the headings say of all rows, such as their device.
+    """
     unfolded = unfold_count_table(table, page)
     if isinstance(unfolded, Message):  # the reason why the table cannot be read
         yield page.make_unread(table.head.number, "table", unfolded, table.head.raw)
@@ -110,9 +120,14 @@ def _is_row_without_figures(entry: Row | Unread) -> bool:
 
 
 def _find_missing_column(table: HeaderedTable, rows: Sequence[Sequence[str]]) -> Message | None:
-    """Return which column a table of results would need; None: it has all of them."""
+    """Return why a table is none of results: it lacks figures or names of rows; None: it is one.
+
+    Args:
+        table: its columns, and the page: what the file and the headings say of all rows.
+        rows: the cells of each complete line below the headers.
+    """
     headers = ", ".join(column.header for column in table.columns if column.header)[:_MAX_TEXT]
-    roles = {column.role for column in table.columns}
+    roles = {column.role for column in table.columns}  # what the cells are: `figure`, `device` …
     has_results = any(_is_result(column) for column in table.columns)
     # A target shows that a table has results, even if their headers are not known.
     if "target" not in roles and not has_results:
@@ -140,15 +155,20 @@ def _is_result(column: Column) -> bool:
     unit = column.printed_unit
     if unit is not None and unit.quantity == "rate" and unit.work in _TRAINED_UNITS:
         return True
-    # A figure whose unit is in the cells may be one of training, unless it is named otherwise.
+    # A figure whose unit is in the cells, not in the header, may be one of training. Its name must
+    # not say that it is one of inference.
     is_inference = has_phrase(column.name, WORDS["phrases"]["inference"])
     return column.name in TRAINING_FIGURES or (column.has_unit_in_cells and not is_inference)
 
 
 def _find_text_column(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> int | None:
-    """Return the index of the first column with an unknown header and only texts; None: none.
+    """Return the index of the first column of texts with a header without meaning; None: none.
 
-    Its role is ``unknown``, or ``ignored`` in forms whose headers are otherwise all known.
+    The header of a column with the role ``unknown`` is not known. Columns with the role ``ignored``
+    are never read: their header is not known either, or it is one such as ``notes``.
+
+    Args:
+        rows: the cells of each line below the headers, at least one for each column.
     """
     for index, column in enumerate(columns):
         texts = [row[index] for row in rows if not is_without_value(row[index])]
@@ -161,7 +181,15 @@ def _find_text_column(columns: Sequence[Column], rows: Sequence[Sequence[str]]) 
 def _report_unknown_columns(
     table: HeaderedTable, head: TableLine, rows: Sequence[Sequence[str]]
 ) -> Iterator[Unread]:
-    """Yield an entry for the columns of numbers that are not read: their headers are unknown."""
+    """Yield one entry for all columns of numbers that are not read: their headers are unknown.
+
+    Without such a column there is no entry.
+
+    Args:
+        table: its columns, and the page, which makes the entry.
+        head: the line of the headers.
+        rows: the cells of each line below the headers, at least one for each column.
+    """
     headers = []
     for index, column in enumerate(table.columns):
         if column.role == "unknown" and any(is_number(row[index]) for row in rows):
@@ -172,7 +200,14 @@ def _report_unknown_columns(
 
 
 def _read_lines(table: HeaderedTable, body: Sequence[TableLine]) -> Iterator[Row | Unread]:
-    """Yield the rows of each line below the headers, or why it has none."""
+    """Yield the rows of each line below the headers, or why it has none.
+
+    A line that is a heading between rows has none. It names the model of the rows below it.
+
+    Args:
+        table: its columns, and its page: what the file and the headings say of all rows.
+        body: the lines below the headers.
+    """
     for line in body:
         reason = None
         if table.line:  # 0: a reader has made the table, so each line is a row
@@ -180,7 +215,7 @@ def _read_lines(table: HeaderedTable, body: Sequence[TableLine]) -> Iterator[Row
         if reason is None:
             yield from _read_line(line, table)
             continue
-        if reason.code == "row_is_heading":  # it names the model of the rows below it
+        if reason.code == "row_is_heading":
             model = strip_markup(str(reason.args["text"]))
             table = replace(table, page=replace(table.page, model=model))
         yield table.page.make_unread(line.number, "row", reason, line.raw)
@@ -190,6 +225,11 @@ def _find_reason_against_row(cells: Sequence[str], columns: Sequence[Column]) ->
     """Return why a line is not a row; None: it is a row.
 
     A heading or a sentence between rows is not a row, nor is a line with too many or too few cells.
+
+    Args:
+        cells: of the line.
+        columns: of the table. The cells of one with the role ``configuration`` are labels, which
+            name rows: ``A100 (1x8)``.
     """
     pairs = pair_cells(columns, cells)
     labels = [cell for column, cell in pairs if column.role == "configuration"]
@@ -199,7 +239,8 @@ def _find_reason_against_row(cells: Sequence[str], columns: Sequence[Column]) ->
     has_only_label = all(
         is_without_value(cell) or _RULED_CELL.fullmatch(cell) for cell in other_cells
     )
-    # `A100 (1x8) | - | -` is a run without figures, and no heading.
+    # `A100 (1x8) | - | -` is a run without figures, and no heading: its label has a world, the
+    # numbers of machines and of devices of each.
     has_world = any(read_label(label).nnodes for label in labels)
     is_blank_line = not any(cell.strip() for cell in cells)
     # Without a column of labels, empty figures do not show that a line is a heading.
@@ -213,7 +254,14 @@ def _find_reason_against_row(cells: Sequence[str], columns: Sequence[Column]) ->
 
 
 def _read_line(line: TableLine, table: HeaderedTable) -> Iterator[Row | Unread]:
-    """Yield the rows of a line, one for each precision of its columns, and its unread cells."""
+    """Yield the rows of a line, one for each precision of its columns, and its unread cells.
+
+    Headers such as ``Speed FP16`` and ``Speed FP32`` name two precisions. A line without a row is
+    reported.
+
+    Args:
+        table: its columns, its line in the file, and the page, which reports unread lines.
+    """
     pairs = pair_cells(table.columns, line.cells)
     row_precisions: list[str | None] = []  # those that columns of figures name
     for column in table.columns:
@@ -248,20 +296,27 @@ def _is_column_of_precision(
 ) -> bool:
     """Tell whether a column belongs to the row of a precision.
 
+    A line has a row for each precision that headers of figures name: ``Speed FP16``, ``Speed AMP``.
+
     Args:
+        column: its ``precision`` is the one that its header names; if None, it belongs to each row.
         precision: of the row; None: no column of figures names one.
-        row_precisions: those that columns of figures name: each has a row of its own.
+        row_precisions: all precisions that have a row.
     """
     if precision is None or column.precision in (None, precision):
         return True
-    # A setting or label of 16 bits belongs to the row of mixed precision, which is one of 16 bits,
-    # unless its own precision has a row.
+    # Mixed precision, `amp`, computes in 16 bits. So a column such as `Batch size FP16` belongs to
+    # the row of `Speed AMP`, unless there is also a row of fp16.
     has_16_bits = column.precision in ("fp16", "bf16")
     return precision == "amp" and has_16_bits and column.precision not in row_precisions
 
 
 def _explain_missing_figure(pairs: Sequence[Cell]) -> Message:
-    """Return why a line has no figure: it ran out of memory, or no cell can be read."""
+    """Return why a line has no figure: it ran out of memory, or no cell can be read.
+
+    Args:
+        pairs: the cells of the line with their columns.
+    """
     figure_cells = [(column.header, cell) for column, cell in pairs if column.is_figure]
     if any(is_out_of_memory(cell) for _, cell in figure_cells):
         return message("row_out_of_memory")

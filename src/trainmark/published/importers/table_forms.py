@@ -44,14 +44,15 @@ class Table:
 
 
 def join_unit_line(table: Table) -> Table:
-    """Return the table with the units of its first line in the headers.
+    """Return the table with the units in its headers if they are on a line of their own.
 
-    ``Memory`` above ``GB`` becomes ``Memory (GB)``. A table without such a line is returned as it
-    is.
+    ``Memory`` above ``GB``, in the first line below the headers, becomes ``Memory (GB)``. A table
+    without such a line is returned as it is.
     """
     head = table.head
     body = table.body
-    is_printed = head.number > 0  # else a reader has made the table
+    # 0: no line of the file has these headers; a reader has made the table, for example of a log.
+    is_printed = head.number > 0
     if not is_printed or not body or len(body[0].cells) != len(head.cells):
         return table
     first_cells = [strip_markup(cell) for cell in body[0].cells]
@@ -71,11 +72,12 @@ def join_unit_line(table: Table) -> Table:
 def is_count_table(table: Table) -> bool:
     """Tell whether the headers are numbers of nodes or devices, and the first column has names.
 
-    Such a table has a figure of a model in each cell, by the model's line and the count's column.
+    Such a table, ``Model | 8 GPUs | 16 GPUs`` above ``bert | 900 | 1750``, has in each cell the
+    figure of the line's model on the column's number of devices.
     """
     count_headers = [strip_markup(cell) for cell in table.head.cells[1:]]
     has_names = any(not is_number(line.cells[0]) for line in table.body if line.cells)
-    # A single number may be the name of anything; rows of numbers alone have no model.
+    # One header with a number may mean anything; lines whose first cell is a number name no model.
     if len(count_headers) < 2 or not has_names:
         return False
     return all(_COUNT_HEADER.fullmatch(header) for header in count_headers)
@@ -84,19 +86,26 @@ def is_count_table(table: Table) -> bool:
 def unfold_count_table(table: Table, page: Page) -> list[Table] | Message:
     """Return a table for each line of a count table, with a line for each of its cells.
 
-    The columns are the model, the number of nodes or devices, and the figure.
+    The headers of a count table are numbers of nodes or devices: ``Model | 8 GPUs | 16 GPUs``. The
+    columns of a returned table are the model, the number, and the figure: ``bert | 8 | 900`` and
+    ``bert | 16 | 1750`` of the line ``bert | 900 | 1750``.
+
+    Args:
+        page: its ``section`` has the headings above the table, outermost first.
 
     Returns:
-        The reason why it cannot be read if nothing says what is counted, or what the figure is.
+        The tables. If nothing says what is counted, or what the figure is: this reason.
     """
     first_header, *counts = [strip_markup(cell) for cell in table.head.cells]
     titles = [first_header, *reversed(page.section.split(" > "))]  # the nearest heading first
     context = f"{first_header} {page.section} {page.file}".replace("_", " ")
-    if has_phrase(context, WORDS["names"]["minutes_by_nodes"]):  # MLPerf's tables say neither
+    # MLPerf's tables do not print what they count and the unit: it is nodes and minutes.
+    if has_phrase(context, WORDS["names"]["minutes_by_nodes"]):
         figure_header = "time to train (min)"
         role = "nnodes"
     else:
         figure_header = _make_figure_header(first_header, titles)
+        # The role of the column of numbers: `nnodes` or `devices`.
         role = _find_counted_role(" ".join([*counts, *titles]))
     if not figure_header or not role:
         code = "counts_without_unit" if role else "counts_of_what"
@@ -116,6 +125,8 @@ def unfold_count_table(table: Table, page: Page) -> list[Table] | Message:
 
 def _make_figure_header(first_header: str, titles: Sequence[str]) -> str:
     """Return a header for the figures of a count table; empty: no title has a unit.
+
+    The headers of a count table are numbers of nodes or devices, so they do not name the figure.
 
     It is the first header with the unit of the nearest title that has one: ``Model (img/s)`` of a
     table below ``Throughput (img/s)``.
@@ -137,11 +148,12 @@ def _keep_digits(text: str) -> str:
 
 
 def _find_counted_role(text: str) -> str:
-    """Return what a count table counts, as the role of a column: ``nnodes`` or ``devices``.
+    """Return what the headers of a table count: ``nnodes``, ``devices``, or empty if not known.
+
+    The result is the role of the column that gets the numbers. Nodes count if both are named.
 
     Args:
-        text: the headers and headings of the table. If they name neither nodes nor devices, the
-            role is empty.
+        text: the headers of the table and the headings above it.
     """
     if _NODE_WORDS.search(text):
         return "nnodes"

@@ -62,7 +62,10 @@ SECONDS = Unit("time", "s")
 
 
 def parse_unit(text: str) -> Unit | None:
-    """Return the unit that a text is; None: the text is not a unit."""
+    """Return the unit that a text is; None: the text is not a unit.
+
+    Short forms are written out: ``ips`` is ``images/s``.
+    """
     printed = re.sub(r"\s+", " ", strip_markup(text)).strip(" .")
     word = printed.lower()
     if word in _UNIT_BY_SHORT_FORM:
@@ -94,6 +97,9 @@ def _parse_simple_unit(printed: str) -> Unit | None:
 def _parse_quotient(printed: str, parts: list[str]) -> Unit | None:
     """Return a unit of several parts, such as ``tokens/s/GPU`` or ``ms/iter``; None: no unit.
 
+    The ``factor`` of a unit turns values into FLOP/s or into work a second: that of ``ktokens/s``
+    is 1000. A known unit that no figure of training has, ``GB/s``, has the quantity ``other``.
+
     Args:
         printed: the whole text.
         parts: the numerator and each denominator.
@@ -114,8 +120,8 @@ def _parse_quotient(printed: str, parts: list[str]) -> Unit | None:
         return _parse_quotient_without_time(printed, numerator, denominators)
     work = _parse_work(numerator)
     if work is None:
-        is_bandwidth_or_power = word in _OTHER_WORDS or word in _BYTES_BY_WORD
-        return Unit("other", printed) if is_bandwidth_or_power else None
+        is_other_unit = word in _OTHER_WORDS or word in _BYTES_BY_WORD  # `J/s`, `$/h`, `GB/s`
+        return Unit("other", printed) if is_other_unit else None
     if len(times) != 1 or len(devices) > 1 or not has_only_times_and_devices:
         return None
     factor = work.factor / _SECONDS_BY_WORD[times[0]]
@@ -127,9 +133,12 @@ def _parse_quotient_without_time(
 ) -> Unit | None:
     """Return a unit such as ``ms/iter``, ``GB/GPU`` or ``tokens/J``; None: the text is no unit.
 
+    The ``factor`` of a unit turns values into bytes or seconds. A known unit that no figure of
+    training has, ``tokens/J``, has the quantity ``other``.
+
     Args:
         printed: the whole text.
-        numerator: as printed.
+        numerator: the part before the slash, as printed.
         denominators: in lower case; none of them is a time.
     """
     if len(denominators) != 1:
@@ -138,7 +147,8 @@ def _parse_quotient_without_time(
     word = numerator.lower()
     if word in _BYTES_BY_WORD and denominator in _DEVICE_WORDS:
         return Unit("memory", printed, factor=_BYTES_BY_WORD[word], per_device=True)
-    # Of times, only that of a step is read. A capital `S` stands for samples, not for seconds.
+    # Of times per something, only that of a step is read: `ms/iter`. A capital `S` stands for
+    # samples, not for seconds.
     if word in _SECONDS_BY_WORD and numerator not in _WORK_BY_WORD:
         is_step = _WORK_BY_WORD.get(denominator) == "steps"
         return Unit("step_time", printed, factor=_SECONDS_BY_WORD[word]) if is_step else None
@@ -149,11 +159,12 @@ def _parse_quotient_without_time(
 
 
 def _parse_work(text: str) -> _Work | None:
-    """Return what the numerator of a rate counts; None: it is not one word.
+    """Return what the numerator of a rate counts, and its multiple; None: it counts no work.
 
-    A word that is not in ``columns.toml`` counts as work, too: ``mol``.
+    Work is samples, tokens or steps, by any of their words in ``columns.toml``; or else any other
+    word, such as ``mol``, that is not a unit of bytes, power and the like.
     """
-    if text in _WORK_BY_WORD:  # `T/s` and `S/s` alone are in capitals
+    if text in _WORK_BY_WORD:  # as printed, because a `T` is tokens only in capitals
         return _Work(factor=1.0, name=_WORK_BY_WORD[text])
     word = text.lower()
     if word in _WORK_BY_WORD and len(word) > 1:  # one small letter may be anything

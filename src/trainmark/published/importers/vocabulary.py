@@ -31,11 +31,14 @@ _WITHOUT_VALUE = set(WORDS["nothing"]) | _OUT_OF_MEMORY
 
 
 def strip_markup(text: str) -> str:
-    """Return ``text`` without marks of Markdown and HTML, full-width forms as half-width ones."""
+    """Return ``text`` without marks of Markdown and HTML, full-width forms as half-width ones.
+
+    The marks are HTML's tags, addresses of links, backslashes before characters, and emphasis.
+    """
     # Unicode's NFKC would also turn superscripts into digits, and `361²` is not 3612.
     printed = _TAG.sub(" ", html.unescape(text)).translate(_HALF_WIDTH).strip()
-    # Only emphasis around the whole text is removed, because a lone star may be a mark. The second
-    # group is the text within.
+    # Only emphasis around the whole text is removed, because a lone star says something: as a cell,
+    # that there is no value. The second group is the text within.
     if _EMPHASIS.fullmatch(printed):
         printed = _EMPHASIS.sub(r"\2", printed)
     # The first groups: the text of a link, and the character behind a backslash.
@@ -86,14 +89,17 @@ def has_phrase(text: str, phrases: list[str]) -> bool:
 
 @cache
 def _space_words(phrase: str) -> str:
-    """Return the words of a phrase with a space before and after each."""
+    """Return the words of a phrase with a space before and after each.
+
+    So a search for them finds whole words only.
+    """
     return f" {' '.join(split_words(phrase))} "
 
 
 def find_only_precision(text: str) -> str | None:
     """Return the only precision that a text names; None: it names none or several.
 
-    Of mixed precision and another one, it is the other one: ``bf16 AMP``.
+    Mixed precision, ``amp``, does not count beside another one: ``bf16 AMP`` is ``bf16``.
     """
     names = find_precisions(text)
     exact_names = [name for name in names if name != "amp"]
