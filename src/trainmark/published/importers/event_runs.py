@@ -276,7 +276,7 @@ class EventReader:
             try:
                 event = parse_event(number, line, mark)
                 rank = event.metadata.get("rank", 0)  # other ranks repeat what one prints
-                if run.rank is None:
+                if run.rank is None:  # this is the first event of the log with this mark
                     run.rank = rank
                 if rank != run.rank:
                     continue

@@ -53,7 +53,8 @@ def parse_event(number: int, line: str, mark: str) -> Event:
     """Return the event of a line: the JSON object behind the mark ``[PerfLog]`` or ``:::MLLOG``.
 
     Args:
-        number: of the line in the log.
+        number: of the line in the log, from 1.
+        line: its text.
         mark: text before the object.
 
     Raises:
@@ -64,9 +65,16 @@ def parse_event(number: int, line: str, mark: str) -> Event:
     # Programs write the time and other facts into the metadata or beside it.
     metadata = (document.get("metadata") or {}) | document
     value = document.get("value")
-    named_values = value if isinstance(value, dict) else {}
+    named_values = value if isinstance(value, dict) else {}  # empty: a number, a text or none
     name = document.get("event") or document["key"]  # in PerfLog, or in MLPerf logging
-    return Event(number, line.rstrip("\r\n"), name, value, named_values, metadata)
+    return Event(
+        line=number,
+        text=line.rstrip("\r\n"),
+        name=name,
+        value=value,
+        named_values=named_values,
+        metadata=metadata,
+    )
 
 
 def find_time_s(event: Event) -> float | None:

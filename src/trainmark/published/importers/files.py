@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 MAX_BYTES = 32 << 20  # of a file that is not a log
-_LOG_MARK = re.compile(rb"\A\x1f\x8b|:::MLLOG|\[PerfLog\]")
+_LOG_MARK = re.compile(rb"\A\x1f\x8b|:::MLLOG|\[PerfLog\]")  # a gzip file, or events of a log
 _TABLE_MARK = re.compile(r"^[^|\n]*\|[^\n]*\r?\n[^|\n]*\|", re.MULTILINE)  # two lines with pipes
 _OWN_CSV_COLUMNS = {"run_id", "case_key"}  # that only the CSV of this program has
 
@@ -116,7 +116,8 @@ def _read_file(path: Path, page: Page) -> Iterator[Row | Unread]:
     suffix = path.suffix.lower()
     text = _decode(content)
     reader = _READERS.get(suffix)
-    # A Markdown, CSV or JSON file may quote lines of a log: its content is not searched for them.
+    # A gzip file is read as a log, too. A Markdown, CSV or JSON file may quote lines of a log: its
+    # content is not searched for them.
     if suffix == ".log" or (reader is None and _LOG_MARK.search(content)):
         yield from logs.read_log(path, page)  # line by line, so it may be of any size
     elif len(content) > MAX_BYTES:
