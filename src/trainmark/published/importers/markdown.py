@@ -303,7 +303,8 @@ def _split_page(text: str) -> Iterator[_Part]:
                 # lines are not read.
                 yield _Part("heading", level=_BOLD_LEVEL, text=bold[1])
             else:
-                # If a table follows, the upper lines of its headers do not belong to the text.
+                # If a table begins at the line behind the paragraph, the upper lines of its headers
+                # are left out.
                 paragraph_end = heads[end].first_index if end in heads else end
                 yield from _split_plain_text(lines, start, paragraph_end)
 

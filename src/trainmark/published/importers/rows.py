@@ -106,7 +106,7 @@ def pair_cells(columns: Sequence[Column], cells: Sequence[str]) -> list[Cell]:
 def has_figure(row: Row) -> bool:
     """Tell whether a row has a figure with a value; the target of a quality does not count.
 
-    A reading has no value if its cell says so: ``OOM``.
+    A reading has no value if its cell says so: ``OOM``. The name of a target ends in ``_target``.
     """
     return any(
         reading.value is not None
@@ -140,8 +140,8 @@ def read_row(
     changes = read_changes(facts.get("changes", ""))
     if "parallel" in facts:
         changes["parallel"] = facts["parallel"]
-    # Of tables of other programs also those in columns of their own, and the options of a variant
-    # that is a command line: `--fp16`.
+    # If the table keeps settings: also those in columns of their own, and the options of a variant
+    # that is a command line, `--fp16`.
     flags: dict[str, str] = {}
     if table.keeps_settings:
         flags = read_flags(facts.get("variant", ""))
@@ -231,11 +231,11 @@ def _read_settings(pairs: Sequence[Cell], label: str) -> dict[str, str]:
 
 
 def _read_label_and_device(facts: dict[str, str], page: Page) -> tuple[Label, str | None]:
-    """Return what the name of a row says, completed with the row's world, and the row's device.
+    """Return the label of a row, completed with the row's world, and the device of the row.
 
-    A name such as ``A100 (1x8)``, the label, says a device and a world: the number of machines, and
-    of devices of each. If it does not state the world, then columns, the device's text or the page
-    may.
+    The label is what the name of the row says: ``A100 (1x8)`` has a device and a world, the number
+    of machines and of devices of each. If the name does not state the world, then columns, the
+    device's text or the page may.
 
     Args:
         facts: texts of the row by the role of their column.
@@ -246,7 +246,7 @@ def _read_label_and_device(facts: dict[str, str], page: Page) -> tuple[Label, st
     world = _read_world(facts)
     text_of_world = f"({world.nnodes}x{world.nproc})" if world.nnodes and world.nproc else ""
     # The label takes its world from its own text, else from columns that state both numbers, else
-    # from the name of the file. What stands before the world in its text is the device.
+    # from the name of the configuration file. Its text before the world is the device.
     label = read_label(configuration, facts.get("config_file", ""), world_of_columns=text_of_world)
     if label.nnodes is None:  # none of them states the number of machines
         # A column may have one of the two numbers. If none has, the device or the page decides.
@@ -470,7 +470,7 @@ def _complete_cell(
             quality; ``unit``, that of the figures.
         page: what the headings say of all rows; its unit is empty if they have none.
     """
-    # A column of qualities has another metric in each row if a column `metric` names them.
+    # The metric of this row replaces the name of the column, which has other metrics in other rows.
     if column.cell_kind == "quality" and "metric" in facts:
         return replace(column, name=facts["metric"]), cell
     # A header of our own CSV leaves open which work a rate counts. The column `unit` has the whole

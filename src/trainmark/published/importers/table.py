@@ -56,8 +56,8 @@ def read_table(
     """Yield the rows of a table, and the parts that cannot be read.
 
     Args:
-        head: the headers; its number is that of the table's line in the file; 0: the table is made
-            by a reader, and each line of ``body`` is a row.
+        head: the headers; its number is that of the table's line in the file; 0: a reader has made
+            the table of something else, such as a log, and each line of ``body`` is a row.
         body: the lines below the headers.
         page: what the file and the headings say of all rows.
         unknown_role: role of columns with an unknown header: ``unknown`` in foreign tables, where
@@ -72,14 +72,15 @@ def read_table(
         return
     head = table_with_units.head
     body = table_with_units.body
-    # Lines with too few cells are left out: it is not known to which columns their cells belong.
+    # Only complete lines help to tell what a column is: in others it is not known to which columns
+    # the cells belong.
     complete_rows = [line.cells for line in body if len(line.cells) >= len(head.cells)]
     columns = read_headers(
         head.cells, complete_rows, unknown_role=unknown_role, is_inference=page.is_inference
     )
     columns = mark_decimal_commas(columns, complete_rows)  # `0,125` in a column is 0.125
     table = HeaderedTable(columns, head.number, page, keeps_settings=unknown_role == "unknown")
-    reason = _find_missing_column(table, complete_rows)
+    reason = _find_reason_against_table(table, complete_rows)
     if reason is not None:
         yield page.make_unread(head.number, "table", reason, head.raw)
         return
@@ -119,7 +120,9 @@ def _is_row_without_figures(entry: Row | Unread) -> bool:
     return isinstance(entry, Unread) and entry.reason.code == "row_without_figures"
 
 
-def _find_missing_column(table: HeaderedTable, rows: Sequence[Sequence[str]]) -> Message | None:
+def _find_reason_against_table(
+    table: HeaderedTable, rows: Sequence[Sequence[str]]
+) -> Message | None:
     """Return why a table is none of results: it lacks figures or names of rows; None: it is one.
 
     Args:
@@ -132,6 +135,7 @@ def _find_missing_column(table: HeaderedTable, rows: Sequence[Sequence[str]]) ->
     # A target shows that a table has results, even if their headers are not known.
     if "target" not in roles and not has_results:
         return message("table_without_results", columns=headers)
+    # Rows are named by a label, by their number of machines or devices, or by the model.
     has_name = bool(roles & {*LABEL_ROLES, *COUNT_ROLES, "model", "name"})
     # Without a name, rows are named by the device of the page or its number of devices.
     has_device = bool(table.page.device or table.page.devices)
@@ -149,6 +153,9 @@ def _is_result(column: Column) -> bool:
     """Tell whether a column has a figure of training.
 
     Figures in other units, such as watts, are not enough: their table may describe machines.
+
+    Args:
+        column: its ``printed_unit`` is the unit in its header, None if there is none.
     """
     if column.role != "figure":
         return False
@@ -260,7 +267,8 @@ def _read_line(line: TableLine, table: HeaderedTable) -> Iterator[Row | Unread]:
     reported.
 
     Args:
-        table: its columns, its line in the file, and the page, which reports unread lines.
+        table: its columns, its line in the file, which is 0 if a reader has made the table of
+            something else, and the page, which reports unread lines.
     """
     pairs = pair_cells(table.columns, line.cells)
     row_precisions: list[str | None] = []  # those that columns of figures name
@@ -280,7 +288,7 @@ def _read_line(line: TableLine, table: HeaderedTable) -> Iterator[Row | Unread]:
         for unread_cell in unread_cells_of_row:
             if unread_cell not in unread_cells:  # a cell may belong to several rows
                 unread_cells.append(unread_cell)
-        # 0: a reader has made the table, so its lines are rows even without a figure.
+        # The lines of a table that a reader has made are rows even without a figure.
         if not table.line or has_figure(row):
             rows.append(row)
     if rows:
