@@ -55,8 +55,8 @@ WORDS = {
     "zh": {
         "title": "公开结果的审计",
         "intro": (
-            "本页列出对 [{name}]({url})（提交 `{commit}`）的训练页面进行[审计](audit.md)的发现，"
-            "以及每条发现的计算过程。本页由以下命令生成："
+            "Trainmark 对 [{name}]({url})（提交 `{commit}`）的训练页面进行了[审计](audit.md)。"
+            "本页列出审计的发现，以及每条发现的计算过程。本页由以下命令生成："
         ),
         "after": (
             "每条发现根据页面公布的指标、`src/trainmark/published/audit/workloads.toml` 中的规模"
@@ -65,11 +65,11 @@ WORDS = {
         ),
         "counts": "## 计数\n\n| 内容 | 数量 |\n|---|---|",
         "audited": "已读取并审计的行数",
-        "timed": "给出时间或吞吐量的行数",
+        "timed": "含有时间或吞吐量的行数",
         "with": "有发现的行数",
         "without": "没有发现的行数",
-        "unread": "页面中无法读取的内容的数量（可以用 `trainmark import` 列出）",
-        "others": "文件夹中其他文件（不含结果）的数量",
+        "unread": "页面中无法读取的条目数（可以用 `trainmark import` 列出）",
+        "others": "文件夹中的其他文件数（这些文件不含结果）",
         "rules": (
             "## 各规则的发现数\n\n| 规则 | 要求 | 错误 | 警告 |\n"
             "|---|---|---|---|"
