@@ -241,6 +241,7 @@ def test_device_busy_before_the_run_is_found(tmp_path, monkeypatch, busy, num_co
     samples = [DeviceSample(index=i, utilization_percent=busy) for i in (3, 4)]
     monkeypatch.setattr(Reader, "read", lambda _: samples)
     monkeypatch.setattr(Card, "monitored", lambda *_: [4])
+    # The first condition is that the monitor can read devices.
     conditions = list(map(translate_condition, doctor.check_monitor(make_machine(tmp_path))))
     assert len(conditions) == num_conditions
     assert [condition.severity for condition in conditions[1:]] == ["spoils"] * (num_conditions - 1)
@@ -259,6 +260,7 @@ def test_lowered_clocks_at_rest_are_found(tmp_path, monkeypatch, reasons, codes)
     sample = DeviceSample(index=0, throttle_reasons=reasons)
     monkeypatch.setattr(Reader, "read", lambda _: [sample])
     monkeypatch.setattr(Card, "monitored", lambda *_: [0])
+    # The first condition is that the monitor can read devices.
     _, *others = map(translate_condition, doctor.check_monitor(make_machine(tmp_path)))
     assert [condition.code for condition in others] == codes
     assert all(

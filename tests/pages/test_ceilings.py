@@ -6,8 +6,7 @@ from dataclasses import asdict
 from typing import Any
 
 from trainmark.pages.document import Paragraph, Table
-from trainmark.pages.judgements import build_ceilings as blocks
-from trainmark.pages.judgements import has_wrong_results
+from trainmark.pages.judgements import build_ceilings, has_wrong_results
 from trainmark.pages.texts import translate
 from trainmark.spec import message
 
@@ -53,13 +52,15 @@ def make_ceilings(*ranks: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def list_tables(document: dict[str, Any]) -> list[Table]:
-    return [block for block in blocks(document) if isinstance(block, Table)]
+    return [block for block in build_ceilings(document) if isinstance(block, Table)]
 
 
 def list_lines(document: dict[str, Any]) -> list[str]:
     """Return the lines of text outside of tables, in English."""
     return [
-        translate(block.text, "en") for block in blocks(document) if isinstance(block, Paragraph)
+        translate(block.text, "en")
+        for block in build_ceilings(document)
+        if isinstance(block, Paragraph)
     ]
 
 
@@ -132,7 +133,7 @@ def test_notes_are_in_the_language_of_the_page() -> None:
         [make_kind("matmul_bf16", make_point([64, 64, 64], rate=2e12), skipped), refused, copied]
     )
     # The first two blocks are the device and the table.
-    assert [translate(x.text, "zh") for x in blocks(ceilings)[2:]] == [
+    assert [translate(x.text, "zh") for x in build_ceilings(ceilings)[2:]] == [
         "rank 0：矩阵乘 bf16 已跳过：8x8x8（需要 3 s，剩余 1 s）",
         "rank 0：矩阵乘 fp8：该设备不能以 fp8 计算",
         "rank 0：主机到设备：该设备直接使用主机内存，没有可测量的传输",

@@ -46,8 +46,8 @@ def read_record(**changes: Any) -> Record:
     )
 
 
-def draw_chart(chart: Chart | None) -> Chart:
-    """Draw the chart in both languages, as XML with numbers only, and return it."""
+def check_pictures(chart: Chart | None) -> Chart:
+    """Return the chart. Its pictures in both languages must be XML without NaN or infinity."""
     assert chart is not None
     for lang in ("en", "zh"):
         picture = rendering.draw_static_picture(chart, lang)
@@ -56,7 +56,7 @@ def draw_chart(chart: Chart | None) -> Chart:
     return chart
 
 
-def describe_first_layer(chart: Chart | None) -> Any:
+def read_first_layer(chart: Chart | None) -> Any:
     """Return the data rows of the first layer of a chart."""
     assert chart is not None
     name = rendering.build_script_chart(chart, "en")["layer"][0]["data"]["name"]
@@ -82,7 +82,7 @@ def test_the_table_behind_a_chart_covers_every_step() -> None:
 
 
 def test_loss_chart_names_first_and_last_loss() -> None:
-    chart = draw_chart(steps.chart_loss(read_record()))
+    chart = check_pictures(steps.chart_loss(read_record()))
     description = translate(chart.description, "en")
     assert description == "Training loss over 60 steps, from 0.7815 to 0.1447"
     assert read_datasets(chart)["steps"][0] == {"step": 1, "value": 0.7815}
@@ -93,12 +93,12 @@ def test_loss_chart_names_first_and_last_loss() -> None:
 
 
 def test_the_axis_of_a_loss_that_diverged_has_short_numbers() -> None:
-    chart = draw_chart(steps.chart_loss(read_record(loss=[0.7, 2.0, 7.6e33, None])))
+    chart = check_pictures(steps.chart_loss(read_record(loss=[0.7, 2.0, 7.6e33, None])))
     labels = re.findall(r"<text[^>]*>([^<]*)</text>", rendering.draw_static_picture(chart, "en"))
     assert "8e+33" in labels
     assert max(map(len, labels)) <= 12
     # An ordinary axis keeps whole numbers.
-    linear = draw_chart(
+    linear = check_pictures(
         steps.chart_step_time(read_record(time_ns=[int(ms * 1e6) for ms in range(400, 1001, 10)]))
     )
     labels = re.findall(r"<text[^>]*>([^<]*)</text>", rendering.draw_static_picture(linear, "en"))
@@ -108,7 +108,7 @@ def test_the_axis_of_a_loss_that_diverged_has_short_numbers() -> None:
 def test_a_long_loss_is_smoothed_by_a_moving_mean() -> None:
     losses: list[float | None] = [float(step % 2) for step in range(40)]
     losses[3] = None
-    chart = draw_chart(steps.chart_loss(read_record(loss=losses)))
+    chart = check_pictures(steps.chart_loss(read_record(loss=losses)))
     assert translate(chart.title, "en") == "Training loss; bold: mean over 5 steps"
     smoothed = [row["value"] for row in read_datasets(chart)["smoothed"]]
     assert smoothed[0] == pytest.approx(1 / 3, abs=1e-6)  # of steps 1 to 3
@@ -132,7 +132,7 @@ def test_curves_of_several_runs_share_one_chart() -> None:
     overlays = {
         overlay.name: overlay for overlay in steps.chart_overlays({"A": [record], "B": [record]})
     }
-    loss = draw_chart(overlays["sides-loss"])
+    loss = check_pictures(overlays["sides-loss"])
     labels = {row["side"] for row in read_datasets(loss)["steps"]}
     assert labels == {"A · 2 x NVIDIA A100-SXM4-40GB", "B · 2 x NVIDIA A100-SXM4-40GB"}
     # Of nine sides seven are drawn, as there are so many colours.
@@ -180,22 +180,20 @@ def test_very_many_steps_and_evaluations_are_thinned() -> None:
 
 
 def test_quality_chart_shows_its_target() -> None:
-    chart = draw_chart(steps.chart_quality(read_record()))
+    chart = check_pictures(steps.chart_quality(read_record()))
     # The first layer is the line of the target, if there is one.
-    assert describe_first_layer(chart) == [{"value": 0.91, "label": "target 0.91"}]
+    assert read_first_layer(chart) == [{"value": 0.91, "label": "target 0.91"}]
     assert translate(chart.description, "en") == "3 evaluations, from 0.8796 to 0.9117; target 0.91"
     bare = read_record().quality.model_copy(update={"target": None})
     assert (
-        describe_first_layer(
-            steps.chart_quality(read_record().model_copy(update={"quality": bare}))
-        )
+        read_first_layer(steps.chart_quality(read_record().model_copy(update={"quality": bare})))
         == []
     )
 
 
 def test_the_warm_up_is_shaded() -> None:
-    chart = draw_chart(steps.chart_step_time(read_record()))
-    assert describe_first_layer(chart) == [{"step": 1, "to": 10.5}]
+    chart = check_pictures(steps.chart_step_time(read_record()))
+    assert read_first_layer(chart) == [{"step": 1, "to": 10.5}]
     assert translate(chart.title, "en") == "Step time (ms); shaded: warm-up"
     # The first layer is the shade, if there is a warm-up.
     chart_without_warmup = steps.chart_step_time(read_record(warmup=0))
@@ -203,7 +201,7 @@ def test_the_warm_up_is_shaded() -> None:
     assert len(chart_without_warmup.spec["layer"]) == 1
     assert steps.chart_step_time(read_record(time_ns=[0, 0])) is None
     # A step 21 times as long as the others needs a logarithmic axis.
-    spiked = draw_chart(steps.chart_step_time(read_record(time_ns=[10] * 8 + [10 * 21])))
+    spiked = check_pictures(steps.chart_step_time(read_record(time_ns=[10] * 8 + [10 * 21])))
     assert translate(spiked.title, "zh") == "步耗时（ms），对数坐标；阴影部分为预热"
 
 
@@ -237,9 +235,10 @@ def test_each_quantity_has_a_chart_in_its_order(tmp_path: Path) -> None:
         "time-host-busy",
     ]
     memory, heat = (
-        draw_chart(charts_by_name["time-device-memory"]),
-        draw_chart(charts_by_name["time-device-temperature"]),
+        check_pictures(charts_by_name["time-device-memory"]),
+        check_pictures(charts_by_name["time-device-temperature"]),
     )
+    # Points of a line: the time in seconds, the memory in GiB, and the rank of the device.
     assert read_datasets(memory)["lines"][2:4] == [
         {"s": 8.0, "v": 10.0, "of": "0"},
         {"s": 9.0, "v": 10.0, "of": "0"},
@@ -252,8 +251,8 @@ def test_each_quantity_has_a_chart_in_its_order(tmp_path: Path) -> None:
     # Of many devices there are three lines: lowest, median and highest.
     many = list_charts(steps.chart_over_time(read_sampled_record(tmp_path / "many", world=10)))
     sentence = "Temperature, 10 devices: 40.0 to 61.0 °C, highest on rank 9 at 12 s."
-    assert translate(draw_chart(many["time-device-temperature"]).description, "en") == sentence
-    host_load = draw_chart(many["time-host-busy"])
+    assert translate(check_pictures(many["time-device-temperature"]).description, "en") == sentence
+    host_load = check_pictures(many["time-host-busy"])
     assert "highest on node 0 at " in translate(host_load.description, "en")
 
 
@@ -294,7 +293,7 @@ def test_missing_value_of_a_rank_has_a_reason() -> None:
 
 
 def test_picture_uses_colours_of_the_page() -> None:
-    inner = rendering.draw_static_picture(draw_chart(steps.chart_loss(read_record())), "en")
+    inner = rendering.draw_static_picture(check_pictures(steps.chart_loss(read_record())), "en")
     assert set(re.findall(r'(?:fill|stroke)="([^"]+)"', inner)) <= {
         "none",
         "transparent",

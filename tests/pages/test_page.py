@@ -213,7 +213,7 @@ def test_token_case_shows_tokens_first_and_its_cost_per_token():
     assert "5,710 tokens/s per device; reached acc" in text
     assert "- Training speed: 5,710 tokens/s per device (1 launch)" in text
     assert "Cost of a million tokens: 0.875 EUR" in text  # 36 / 3600 / (5714.5 x 2) x 1,000,000
-    row = list_first_lines([make_token_record()])[3]
+    row = list_first_lines([make_token_record()])[3]  # the line of key figures
     assert row.startswith("e2e_time 46.1 s · token/p/s 5714.5 tokens/s · p_whole 412.9, p_train")
 
 
@@ -528,6 +528,7 @@ def test_spans_are_in_milliseconds_with_their_rank_named_once():
         update={"by_name_ns": spans, "wall_ns": 4 * 10**9}
     )
     text = to_page_markdown(make_record(spans=spans_of_run))
+    # Only the first row names the rank.
     assert "| start-up | 2.000 | s | 50.0% of the wall time of rank 1 |" in text
     assert "| measured steps | 0.001 | s | 0.0% |" in text
     assert "| set-up |" not in text  # less than a millisecond is not shown
@@ -587,6 +588,7 @@ def test_throttling_is_named_by_rank_and_distinguished_by_its_time():
         find_limits(make_throttled_record(measured0={"hot": 0.01}, measured1={"power_cap": 0.9}))
         == []
     )
+    # The strip has a tone for each rank of each node.
     nodes = [[tone for tone, _ in node] for node in build_rank_strip(hot).nodes]
     assert nodes == [["plain", "warn"]]
     findings = [message("slow_rank", rank=1, share=0.6)]
@@ -641,6 +643,7 @@ def test_spread_of_ranks_that_share_cores_is_not_explained_by_a_short_time():
         for rank, ms in zip(record.ranks, (100, 115), strict=True)
     ]
     device = record.plan.device.model_copy(update={"torch_type": "cpu"})
+    # "oversubscribed": more ranks than cores.
     planned = make_planned_record(device=device, labels=["oversubscribed"])
     strip = build_rank_strip(planned.model_copy(update={"ranks": ranks}))
     assert translate(strip.sentence, "en") == (
@@ -712,7 +715,8 @@ def test_html_is_one_file_in_both_languages_that_loads_nothing():
     assert len(ids) == len(set(ids))
     # Links lead to places on the page itself.
     assert {link[1:] for link in reader.list_attributes("href")} <= set(ids)
-    # What is chosen when the page opens: the language, and the colours of the system.
+    # What is chosen when the page opens: the language, and the colours of the system. In an
+    # element, the attribute ``value`` stands directly before ``checked``.
     checked = [place for place, pair in enumerate(reader.attributes) if pair == ("checked", None)]
     assert [reader.attributes[place - 1] for place in checked] == [
         ("value", "zh"),

@@ -70,12 +70,15 @@ def test_summary_of_a_run_rates_the_result():
 
 
 def test_result_not_to_be_quoted_has_a_hint():
-    odd = read_golden_record(run_id="odd", trust=Trust(grade="do_not_quote", reasons=[]))
-    # Whichever side is not to be quoted.
-    for chosen, others in (([read_golden_record()], [odd]), ([odd], [read_golden_record()])):
+    doubtful = read_golden_record(run_id="odd", trust=Trust(grade="do_not_quote", reasons=[]))
+    # The hint appears whichever of the two runs is not to be quoted.
+    for chosen, others in (
+        ([read_golden_record()], [doubtful]),
+        ([doubtful], [read_golden_record()]),
+    ):
         for lang, words in (("en", "For guidance only: p_train"), ("zh", "仅供参考：p_train")):
             assert any(x.startswith(words) for x in list_first_lines(chosen, others, lang))
-    (line,) = [x for x in list_first_lines([read_golden_record()], [odd]) if "guidance" in x]
+    (line,) = [x for x in list_first_lines([read_golden_record()], [doubtful]) if "guidance" in x]
     assert line.endswith("(your run, do not quote)")
 
 
@@ -119,6 +122,7 @@ def test_unverified_run_is_marked_beside_its_trust_within_80_columns():
 
 def test_too_wide_table_of_one_row_becomes_a_column():
     text = show_record(read_golden_record(), extent="all")
+    # Each column of the table is a line: its header and its value.
     assert re.search(r"configuration +NVIDIA A100-SXM4-40GB 1 node x 2 \(1x2\)\n", text)
     assert re.search(r"acc +0.9117/0.91\n", text)
 
