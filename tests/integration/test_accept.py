@@ -47,8 +47,8 @@ def test_acceptance_of_a_machine_measures_judges_and_resumes(tmp_path: Path) -> 
     result = read_result(folder)
     assert [member.name.rpartition(":")[2] for member in result.members] == ["0", "1"]
     assert all(member.step_s for member in result.members)
-    # Both devices train the same few steps more than once. Deterministic: each repeats its own bits,
-    # and they agree with one another.
+    # Both devices train the same few steps more than once. Deterministic: each repeats its own
+    # bits, and they agree with one another.
     assert [comparison.control for comparison in result.bits] == ["deterministic"]
     assert {"step", "matmul", "memory_copy"} <= {
         comparison.name for comparison in result.quantities

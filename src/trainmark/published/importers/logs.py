@@ -146,8 +146,8 @@ def get_training_speed(run: EventRun) -> float | None:
 def list_notes(run: EventRun, columns: dict[str, str]) -> Iterator[Message]:
     """Yield notes on a run: that it failed, its log's contradictions, and what is not checkable.
 
-    What is not checkable, because the log states it only once, is listed for a run of an MLPerf log
-    that succeeded and has a speed.
+    What the log states only once is not checkable: nothing can contradict it. It is listed only for
+    a run of an MLPerf log that succeeded and has a speed.
 
     Args:
         columns: the facts of the run, as ``describe_run`` returns them.
