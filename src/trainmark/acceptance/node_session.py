@@ -106,7 +106,7 @@ class Acceptance:
 
     @staticmethod
     def _repeat_round(phase: Phase, teams: Sequence[tuple[int, ...]], repeats: int) -> list[Round]:
-        """Return ``repeats`` rounds of the same teams."""
+        """Return ``repeats`` rounds of the same teams; a team is its device indices."""
         return [Round(phase=phase, number=number, teams=teams) for number in range(repeats)]
 
     def list_missing_rounds(self, rounds: Sequence[Round]) -> list[Round]:
@@ -141,16 +141,17 @@ class Acceptance:
     def make_timetable(self) -> Timetable:
         """Return what will be measured, and about how long it takes.
 
-        Rounds that earlier sessions measured are left out.
+        The devices of this machine are the members: each is accepted or not. Rounds that earlier
+        sessions measured are left out.
         """
         rounds = self.rounds
         missing_rounds = self.list_missing_rounds(rounds)
         num_devices = len(self.device_names)
         devices_text = "1 device" if num_devices == 1 else f"{num_devices} devices"
-        # Devices are what is accepted: the phase ``devices`` measures each of them alone.
         remarks = [
-            *self.plan.describe_unproven(),  # tests of the device and the launcher, if no real runs
-            # Rounds of earlier sessions count, too.
+            # What devices and the launcher were tested on, if they did no real runs yet.
+            *self.plan.describe_unproven(),
+            # All rounds count for these remarks, also those of earlier sessions.
             *list_option_remarks(
                 self.request,
                 self._schedule(rounds),
@@ -170,7 +171,7 @@ class Acceptance:
         )
 
     def _schedule(self, rounds: Sequence[Round]) -> list[ScheduledRound]:
-        """Return rounds with the names of what their teams measure."""
+        """Return rounds whose teams have names of devices or nodes, in place of device indices."""
         return [
             ScheduledRound(
                 phase=planned_round.phase,
@@ -225,6 +226,8 @@ def write_joined_event(
     """Write the devices, products and software of this node as the first event of its session.
 
     Args:
+        acceptance: has the names of this node and its devices.
+        setup: ``environment`` has the versions of this node's software.
         node_rank: number of this node in the session.
         address: host at which other nodes reach this one; empty: there are no others.
     """
@@ -260,7 +263,10 @@ class NodeSession:
     show: Callable[[str], None]
 
     def run(self, rounds: Sequence[Round]) -> None:
-        """Measure the teams of ``rounds`` that no session has measured yet."""
+        """Measure the teams of ``rounds`` that no session has measured yet.
+
+        A signal ends it early. In ``Round`` a team is the indices of its devices.
+        """
         missing_rounds = self.acceptance.list_missing_rounds(rounds)
         progress = Progress(
             [planned_round.phase for planned_round in missing_rounds],
@@ -280,6 +286,7 @@ class NodeSession:
         """Measure teams of a round at the same time, and write how it ended for each.
 
         Args:
+            phase: what kind of teams the round has, such as ``devices`` or ``pairs``.
             number: of the round in its phase.
         """
         logs = self.acceptance.folder / LOGS_DIR
@@ -294,7 +301,7 @@ class NodeSession:
             )
         for outcome in outcomes:
             members = outcome.team.members
-            if outcome.reason is None:
+            if outcome.reason is None:  # the team did not fail
                 self.writer.write(
                     Measured, phase=phase, round=number, members=members, results=outcome.results
                 )
@@ -309,11 +316,17 @@ class NodeSession:
                 )
 
     def _build_team(self, planned_round: Round, device_indices: tuple[int, ...]) -> Team:
-        """Return a team of devices of this machine, with the task of its ranks."""
+        """Return a team of devices of this machine, with the task of its ranks.
+
+        Args:
+            planned_round: the round in which the team measures.
+            device_indices: its devices, one for each rank.
+        """
         # In a control training a device trains twice from the same seed, and the steps of both are
         # compared bit by bit. Each device does this once, in its first round alone.
         has_control_training = planned_round.phase == "devices" and planned_round.number == 0
         task = RankTask(
+            # Each size of a team has a plan of its own.
             plan_dir=str(get_plan_folder(self.acceptance.folder, len(device_indices))),
             devices=list(device_indices),
             # Also for a smaller team: a rank always gets the same share of the processor cores.
@@ -321,6 +334,7 @@ class NodeSession:
             control_steps=CONTROL_STEPS if has_control_training else 0,
             windows=WINDOWS,
             budget_s=self.acceptance.request.seconds,
+            # Matmuls and copies of a device are timed only in its rounds alone.
             measures_device=planned_round.phase == "devices",
         )
         return Team(

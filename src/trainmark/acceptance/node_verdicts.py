@@ -84,23 +84,26 @@ def judge_nodes(
     ]
     effect = np.array([estimate.effect for estimate in estimates])
     std_error = np.array([estimate.std_error for estimate in estimates])
-    half_width = num_std_errors * std_error
-    count = np.array([estimate.count for estimate in estimates])
+    half_width = num_std_errors * std_error  # of the interval of each effect
+    count = np.array([estimate.count for estimate in estimates])  # measurements of each node
     verdicts = decide_verdicts(effect, half_width, effect_limit)
     causes = [
         estimate.cause if verdict is Verdict.SLOW else None
         for estimate, verdict in zip(estimates, verdicts, strict=True)
     ]
-    group_of_node = _mark_groups(measured, pairs, causes)  # also changes `causes`
+    # Nodes that are slow by the same fault get a group number, and ``Cause.GROUP`` in ``causes``.
+    group_of_node = _mark_groups(measured, pairs, causes)
     is_undecided = np.array([verdict is Verdict.UNDECIDED for verdict in verdicts], bool)
+    # How many further rounds would decide each node; ``NO_ROUNDS``: no practical number would.
     rounds_to_decide = count_more_rounds(effect, half_width, count, effect_limit)
-    # With few measurements the noise itself is uncertain, which makes intervals far wider than more
-    # measurements will leave them. What would be decided if it were known is not hopeless.
-    least_std_errors = compute_num_std_errors(
-        error_rate, _TESTS_PER_NODE * num_nodes, MANY_MEASUREMENTS
+    # With few measurements the noise itself is uncertain, and intervals are wide for this reason
+    # alone. So the rounds are also counted with the narrower intervals of a known noise, as after
+    # many measurements. If a number of rounds would decide only then, it is not known yet.
+    num_std_errors_of_known_noise = compute_num_std_errors(
+        error_rate, _TESTS_PER_NODE * num_nodes, degrees_of_freedom=MANY_MEASUREMENTS
     )
     rounds_with_known_noise = count_more_rounds(
-        effect, least_std_errors * std_error, count, effect_limit
+        effect, num_std_errors_of_known_noise * std_error, count, effect_limit
     )
     is_unknown = (rounds_to_decide == NO_ROUNDS) & (rounds_with_known_noise != NO_ROUNDS)
     rounds_to_decide[is_unknown] = UNKNOWN_ROUNDS
@@ -190,7 +193,11 @@ def _combine_std_errors(first: _NodeEstimate, second: _NodeEstimate) -> float:
 def _average_estimates(
     first: _NodeEstimate, second: _NodeEstimate, *, cause: Cause
 ) -> _NodeEstimate:
-    """Return the mean of two estimates of the same effect, weighted by their precision."""
+    """Return the mean of two estimates of the same effect, weighted by their precision.
+
+    Args:
+        cause: where the node is slow, if it is; the result has it.
+    """
     first_weight = 1 / first.std_error**2
     second_weight = 1 / second.std_error**2
     total_weight = first_weight + second_weight
@@ -210,12 +217,16 @@ def _mark_groups(measured: Measurements, pairs: PairFit, causes: list[Cause | No
     are slow, too.
 
     Args:
-        causes: of each node; changed in place to ``Cause.GROUP`` for the nodes of a group.
+        measured: ``first`` and ``second`` are the nodes of each measured pair.
+        pairs: the times of these pairs relative to the median node.
+        causes: why each node is slow; None: it is not slow. Changed in place to ``Cause.GROUP`` for
+            the nodes of a group.
 
     Returns:
         (N,) number of the group of each node; ``NO_GROUP`` outside of any.
     """
     group_of_node = np.full(measured.num_nodes, NO_GROUP)
+    # Slow nodes whose fault may be shared, such as one of the network.
     is_suspect = np.array([cause in SHAREABLE_CAUSES for cause in causes], bool)
     is_pair_of_suspects = is_suspect[measured.first] & is_suspect[measured.second]
     # (P,) logarithms of how much slower a pair is than the median node: as it was measured, and as
@@ -229,7 +240,8 @@ def _mark_groups(measured: Measurements, pairs: PairFit, causes: list[Cause | No
         is_within = np.isin(measured.first, members) & np.isin(measured.second, members)
         num_pairs = int((is_pair_of_suspects & is_within).sum())
         num_fast = int((is_fast & is_within).sum())
-        # Two nodes have only one pair with each other, which is too little evidence for a group.
+        # Most pairs of a group are fast. Two nodes have only one pair with each other, which is too
+        # little evidence for a group.
         if len(members) >= _MIN_GROUP and 2 * num_fast > num_pairs:
             groups.append(members)
     for number, members in enumerate(sorted(groups)):
@@ -240,7 +252,12 @@ def _mark_groups(measured: Measurements, pairs: PairFit, causes: list[Cause | No
 
 
 def _join_pairs(first: Integers, second: Integers) -> list[set[int]]:
-    """Return the sets of nodes that pairs connect, directly or through other nodes."""
+    """Return the sets of nodes that pairs connect, directly or through other nodes.
+
+    Args:
+        first: one node of each pair.
+        second: the other node of each pair.
+    """
     components: list[set[int]] = []  # disjoint sets, which each pair may join to one
     for node, partner in zip(first.tolist(), second.tolist(), strict=True):
         connected = {node, partner}

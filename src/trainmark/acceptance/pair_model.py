@@ -176,12 +176,14 @@ def fit_pairs(
     effects are estimated from the chosen pairs: both are computed in turn, a few times.
 
     Args:
-        alone: effects of nodes alone, by which the first pairs are chosen.
+        measured: step times of pairs, ``pair_s``, with the two nodes and the round of each.
+        alone: effects of nodes alone, by which the first pairs are chosen. An effect is the
+            logarithm of a node's slowdown.
         alone_noise: standard deviation of a measurement of a node alone.
         effect_limit: effect beyond which a node counts as slow.
     """
-    first = measured.first
-    second = measured.second
+    first = measured.first  # (P,) one node of each pair
+    second = measured.second  # (P,) its other node
     ends = _Ends.from_measurements(measured)  # a pair has two ends, one for each of its nodes
     log_times = np.log(measured.pair_s)
     without_level = log_times - compute_round_levels(log_times, measured.pair_round)
@@ -194,6 +196,7 @@ def fit_pairs(
     noise = MIN_NOISE
     chosen = np.zeros(len(ends.node), bool)
     for _ in range(_ITERATIONS):
+        # (P,) effect of the node that decides the time of each pair
         slower_effect = np.fmax(nodes.effect[first], nodes.effect[second])
         noise = estimate_noise(without_level - slower_effect, measured.num_nodes)
         chosen = ends.find_informative(nodes.effect, noise=noise, effect_limit=effect_limit)
@@ -203,6 +206,7 @@ def fit_pairs(
         without_level = without_level - median_effect
         nodes = nodes.shift(-median_effect)
     slower_effect = np.fmax(nodes.effect[first], nodes.effect[second])
+    # Effects in both halves of the rounds show which nodes became slower.
     is_late = np.tile(is_in_later_half(measured.pair_round), 2)  # of each end
     early_means = ends.compute_means(without_level, chosen & ~is_late, noise)
     late_means = ends.compute_means(without_level, chosen & is_late, noise)
@@ -211,6 +215,7 @@ def fit_pairs(
         nodes=nodes.shift(0.0, std_error=compute_peer_std_error(nodes)),
         early_nodes=subtract_peer_level(early_means),
         late_nodes=subtract_peer_level(late_means),
+        # What the effects of the nodes do not explain: the effect of the link, and noise.
         residual=without_level - slower_effect,
         without_level=without_level,
         slower_effect=slower_effect,
@@ -224,7 +229,9 @@ def _estimate_start(
 ) -> tuple[Floats, Floats]:
     """Return what the fit of pairs begins with: times of pairs and effects of nodes.
 
-    Each node begins with the median of the pairs in which its partner is not clearly slower.
+    An effect is the logarithm of a node's slowdown. Each node begins with the lower median (of an
+    even number of values the lower of the two in the middle) of the pairs in which its partner is
+    not clearly slower.
 
     Args:
         without_level: (P,) logarithm of each pair's step time minus what all pairs of its round

@@ -45,7 +45,7 @@ class Peer:
         joined: its first event; None: that is not written yet.
         barriers: names of those at which it has arrived.
         ended_rounds: rounds of each phase that it has measured, or tried to.
-        size: bytes of the file that were read: whole lines.
+        num_read_bytes: bytes of the file that were read: whole lines.
         last_growth_s: when the file was last seen to grow, by this node's monotonic clock.
     """
 
@@ -54,7 +54,7 @@ class Peer:
     barriers: set[str] = field(default_factory=set)
     ended_rounds: Counter[Phase] = field(default_factory=Counter)
     has_left: bool = False
-    size: int = 0
+    num_read_bytes: int = 0
     last_growth_s: float = 0.0
 
     @property
@@ -66,11 +66,11 @@ class Peer:
     def read_on(self) -> None:
         """Read what the node has written since the last call."""
         with self.path.open("rb") as file:
-            file.seek(self.size)
+            file.seek(self.num_read_bytes)
             added = file.read()
         whole_lines = added[: added.rfind(b"\n") + 1]  # the node may be writing the last line
         if whole_lines:
-            self.size += len(whole_lines)
+            self.num_read_bytes += len(whole_lines)
             self.last_growth_s = time.monotonic()
         for event in decode_events(whole_lines):
             self._note(event)
@@ -78,7 +78,8 @@ class Peer:
     def _note(self, event: Event | None) -> None:
         """Keep what an event says about the node; None: the line was no event.
 
-        A ``Beat`` is ignored here: it only makes the file grow, which shows that the node lives.
+        ``Measured`` and ``NotMeasured`` both end a round. A ``Beat`` is ignored here: it only makes
+        the file grow, which shows that the node lives.
         """
         if isinstance(event, Joined):
             self.joined = event
@@ -111,8 +112,8 @@ class Session:
     def scan(self) -> None:
         """Read what all nodes have written since the last call.
 
-        Each node writes the file ``NODE.SESSION.jsonl``. It is among ``peers`` only from its event
-        ``Joined`` on, which has its node rank.
+        Each node writes the file ``NODE.SESSION.jsonl``. The node comes into ``peers`` when its
+        event ``Joined`` is read, which has its node rank.
         """
         for path in (self._folder / EVIDENCE_DIR).glob(f"*.{self._session_number}.jsonl"):
             peer = self._peer_by_path.setdefault(path, Peer(path))
@@ -139,7 +140,12 @@ class Session:
     def wait_for_all(
         self, num_nodes: int, *, timeout_s: float, is_stopped: Callable[[], bool]
     ) -> list[int]:
-        """Wait until all nodes have joined; return the node ranks of those that have in time."""
+        """Wait until all nodes have joined; return the node ranks of those that have in time.
+
+        Args:
+            num_nodes: number of nodes that are to join.
+            is_stopped: asked again and again; True ends the wait.
+        """
         ends_s = time.monotonic() + timeout_s
         self.scan()
         while len(self.peers) < num_nodes and time.monotonic() < ends_s and not is_stopped():
@@ -150,7 +156,14 @@ class Session:
     def wait_for(
         self, node_rank: int, barrier_name: str, *, timeout_s: float, is_stopped: Callable[[], bool]
     ) -> bool:
-        """Wait until a node has arrived at a barrier; return False if it is lost or late."""
+        """Wait until a node has arrived at a barrier; return whether it has.
+
+        The wait also ends when the node is lost, after ``timeout_s``, or if this node is to stop.
+
+        Args:
+            barrier_name: as the node writes it to its file when it arrives.
+            is_stopped: asked again and again; True ends the wait.
+        """
         peer = self.peers.get(node_rank)
         if peer is None:  # it has not joined
             return False
@@ -168,8 +181,8 @@ class Heartbeat:
     """Write a beat every few seconds while a block runs, so that others see that the node lives."""
 
     def __init__(self, writer: EvidenceWriter) -> None:
-        self._writer = writer
-        self._is_over = threading.Event()
+        self._writer = writer  # of the events of this node
+        self._is_over = threading.Event()  # set when the ``with`` block ends
         # ``__enter__`` starts it.
         self._thread = threading.Thread(target=self._write_beats, daemon=True)
 

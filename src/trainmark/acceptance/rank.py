@@ -89,7 +89,11 @@ class Training:
 
 
 def digest_steps(training: Training, num_steps: int) -> list[StepDigest]:
-    """Take ``num_steps`` steps and return the digest of each."""
+    """Take ``num_steps`` steps and return the digest of each.
+
+    A digest has the loss, and sums of the bits of each weight and each gradient, to compare steps
+    bit by bit. One more digest follows, of the weights after the last step.
+    """
     from trainmark.train.replay import StepDigests
 
     digests = StepDigests(dict(training.job.trained_parameters()))
@@ -107,11 +111,14 @@ def run_control_trainings(
 ) -> list[list[StepDigest]]:
     """Train twice from the same seed under deterministic algorithms.
 
-    Both trainings must be equal bit by bit, and equal to those of other devices of this product: a
-    device that differs computes wrongly.
+    The digests of both are compared later. They must be equal bit by bit, and equal to those of
+    other devices of this product: a device that differs computes wrongly.
+
+    Args:
+        num_steps: steps of each training; 0: there is no control training, and no digests.
 
     Returns:
-        The digests of the steps of each training; empty if ``num_steps`` is 0.
+        The digests of the steps of each training.
     """
     import torch
 
@@ -170,14 +177,16 @@ def time_device(device: Device, precision: Any) -> tuple[dict[str, list[float]],
     on_cpu = device.torch_type == "cpu"
     size = _CPU_MATMUL_SIZE if on_cpu else _MATMUL_SIZE
     num_bytes = _CPU_COPIED_BYTES if on_cpu else _COPIED_BYTES
-    transferred_bytes = num_bytes // 4  # the link to the host is slower than the memory
+    # Fewer bytes, because the link to the host is slower than the memory.
+    transferred_bytes = num_bytes // 4
     works = {
         "matmul": rates.prepare_matmul(device, precision, (size, size, size)),
         "memory_copy": rates.prepare_copy(device, num_bytes),
         "host_to_device": rates.prepare_transfer(device, transferred_bytes, to_device=True),
         "device_to_host": rates.prepare_transfer(device, transferred_bytes, to_device=False),
     }
-    # A device that computes in the host's memory has no copies to the host.
+    # A device that computes in the host's memory has no copies to and from the host: their work is
+    # None.
     available_works = {name: work for name, work in works.items() if work is not None}
     return measure_works(available_works, device, rates.measure_ns)
 
@@ -186,6 +195,9 @@ def time_collectives(
     device: Device, ranks: RankGroup
 ) -> tuple[dict[str, list[float]], dict[str, str]]:
     """Return the seconds of collectives, and what was wrong with their results.
+
+    Args:
+        ranks: all ranks of the team, which take part.
 
     Returns:
         Both by the name of the collective; the seconds are those of the slowest rank.
@@ -225,7 +237,13 @@ def measure_works(
 
 
 def measure(task: RankTask, rank: int, local_rank: int) -> RankResult:
-    """Measure everything that the task asks of this rank."""
+    """Measure everything that the task asks of this rank.
+
+    Args:
+        task: the same for all ranks of the team on this node.
+        rank: number of this rank in its team.
+        local_rank: number of this rank among those of its node.
+    """
     from trainmark import devices
     from trainmark.machine.ceilings_work import RankGroup
     from trainmark.plan.plan import Plan
@@ -240,6 +258,7 @@ def measure(task: RankTask, rank: int, local_rank: int) -> RankResult:
     device = vendor.open(task.devices[local_rank], task.ranks_here)
     device.set_precision(recipe.precision)
     with RankGroup.join(vendor.collective_backend, device, rank, plan.world_size) as ranks:
+        # The variable has the folder of the data on this node, if it is not that of the plan.
         data_dir = Path(os.environ.get(DATA_VARIABLE) or plan.data.folder)
         context = JobContext(
             recipe=recipe,
@@ -247,6 +266,7 @@ def measure(task: RankTask, rank: int, local_rank: int) -> RankResult:
             rank=rank,
             world_size=plan.world_size,
             device=device,
+            # The smallest memory of any rank: all ranks agree by it on where embedding tables are.
             memory=agree_on_memory(plan, recipe, vendor, device),
         )
         trainings = run_control_trainings(plan, context, task.control_steps)

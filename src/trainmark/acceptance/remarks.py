@@ -24,6 +24,7 @@ def list_option_remarks(
     """Return remarks on tolerances that are large, and on verdicts that cannot be reached.
 
     Args:
+        request: has the tolerances, the phases and the baseline that the user chose.
         schedule: all rounds that will be measured in any case.
         alone_phase: the phase that measures each member alone: ``devices`` or ``nodes``.
         num_members: number of devices or nodes that are accepted.
@@ -61,7 +62,13 @@ def list_option_remarks(
 
 
 def _describe_large_tolerance(option: str, value: float, what: str) -> str:
-    """Return what a tolerance of 100% or more allows, and how to write it if percent was meant."""
+    """Return what a tolerance of 100% or more allows, and how to write it if percent was meant.
+
+    Args:
+        option: name of the option that sets the tolerance.
+        value: the tolerance as a fraction, of which 1 is 100%.
+        what: what may be slower by so much, such as a device.
+    """
     return (
         f"{option} {value:g} allows {what} to be {100 * value:g}% slower; "
         f"for {value:g}%, use {option} {value / 100:g}"

@@ -68,25 +68,36 @@ def _make_robin_round(num_nodes: int, index: int) -> PairRound:
 def plan_pair_rounds(num_nodes: int, num_rounds: int, *, seed: int = 0) -> list[PairRound]:
     """Return ``num_rounds`` rounds in which no two nodes meet twice before all have met.
 
-    Fewer rounds than a round robin has are a random choice of them, over nodes in random order, so
-    that neighbours in a rack do not meet more often than others.
+    Rounds come from round robins, in which every two nodes meet once. In each of them nodes and
+    rounds are in random order. So if only some rounds of a round robin are used, neighbours in a
+    rack do not meet more often than other nodes.
+
+    Returns:
+        The pairs of each round, as numbers of nodes from 0; none for fewer than two nodes.
     """
     if num_nodes < 2:
         return []
     generator = np.random.default_rng(seed)
     rounds: list[PairRound] = []
-    while len(rounds) < num_rounds:  # once for each round robin, of which the last may be cut
-        order = generator.permutation(num_nodes).tolist()
-        indices = generator.permutation(count_round_robin_rounds(num_nodes)).tolist()
+    while len(rounds) < num_rounds:  # once for each round robin; the last may be used in part
+        shuffled_nodes = generator.permutation(num_nodes).tolist()
+        round_indices = generator.permutation(count_round_robin_rounds(num_nodes)).tolist()
         num_missing = num_rounds - len(rounds)
-        for index in indices[:num_missing]:
+        for index in round_indices[:num_missing]:
             pairs = _make_robin_round(num_nodes, index)
-            rounds.append([_sort_pair(order[first], order[second]) for first, second in pairs])
+            rounds.append(
+                [
+                    _sort_pair(shuffled_nodes[first], shuffled_nodes[second])
+                    for first, second in pairs
+                ]
+            )
     return rounds
 
 
 def pack_disjoint_rounds(pairs: Iterable[Pair], *, busy: Collection[int] = ()) -> list[PairRound]:
-    """Return ``pairs`` in few rounds of disjoint pairs: each in the first round that has room.
+    """Return ``pairs`` in few rounds of disjoint pairs.
+
+    Each pair comes into the first round in which both of its nodes are still free.
 
     Args:
         busy: nodes that cannot take part; their pairs are left out.

@@ -65,7 +65,7 @@ class OpenedSession:
         """Return what will be measured, and about how long it takes."""
         num_nodes = self.plan.nnodes
         round_s = estimate_round_s(self.request.seconds)
-        # What the device and the launcher were tested on, if that was no real run.
+        # What the devices and the launcher were tested on, if they did no real runs yet.
         remarks = self.plan.describe_unproven()
         if self.remark:  # a phase is left out
             remarks.append(self.remark)
@@ -137,8 +137,9 @@ def count_rounds(request: AcceptRequest, num_nodes: int) -> dict[Phase, int]:
     counts: dict[Phase, int] = {
         "devices": request.repeats,
         "nodes": request.repeats,
+        # None: the user did not choose the number.
         "pairs": request.rounds or choose_num_rounds(num_nodes),
-        # With fewer nodes, pairs show every fault.
+        # The training of all nodes together. With few nodes, pairs show every fault.
         "groups": request.repeats if num_nodes >= MIN_NODES else 0,
     }
     chosen = request.chosen_phases
@@ -146,7 +147,9 @@ def count_rounds(request: AcceptRequest, num_nodes: int) -> dict[Phase, int]:
 
 
 def estimate_further_group_rounds(request: AcceptRequest, num_nodes: int) -> int:
-    """Return about how many rounds the search for one slow group takes, if all nodes are slow.
+    """Return about how many rounds the search for one slow group takes.
+
+    It is done only if the training of all nodes together is slow.
 
     The search halves the set of all nodes, then each half that is slow, until all parts are fast by
     themselves. Then it measures each part together with nodes of the largest part. Last it measures

@@ -99,7 +99,7 @@ def measure_teams(
         setup: what the ranks of this machine are started with.
         log: gets what ranks print.
         deadline_s: after so many seconds ranks that still run are ended.
-        is_stopped: called several times a second; ends all teams.
+        is_stopped: called several times a second; if it returns True, all teams end.
     """
     outcomes: dict[int, TeamOutcome] = {}
     with ExitStack() as stack:
@@ -145,6 +145,7 @@ def _start_team(team: Team, setup: Setup, log: IO[bytes], stack: ExitStack) -> _
     They end when ``resources`` of the result closes, or ``stack``, which closes ``resources``, too.
 
     Args:
+        setup: environment in which ranks of this machine start; the number of ranks is replaced.
         log: gets what the ranks print to standard error.
         stack: also closes the file with the output of the ranks, so that it stays open and can be
             read after they have ended.
@@ -169,8 +170,9 @@ def _read_outcome(
     """Return the outcome of a team that has ended, from the output of its ranks.
 
     Args:
-        codes: exit code of each rank; None: it was ended.
-        reason: why the team was ended; None: its ranks ended by themselves.
+        codes: exit code of each rank; None: it did not end by itself, and was killed.
+        reason: why all teams were ended; None: the ranks ended by themselves, or were killed
+            because one of them failed.
     """
     team_run.output.seek(0)
     results: list[RankResult] = []

@@ -56,7 +56,7 @@ class Timetable:
 
     @property
     def num_rounds(self) -> dict[Phase, int]:
-        """Return the rounds of each phase that has any, in their order."""
+        """Return the number of rounds of each phase that has any, in the order of the phases."""
         return dict(Counter(scheduled.phase for scheduled in self.schedule))
 
     @property
@@ -86,26 +86,31 @@ class Progress:
     """
 
     def __init__(self, phase_of_round: Sequence[str], training_s: float) -> None:
-        self._phase_of_round = list(phase_of_round)
-        self._expected_round_s = estimate_round_s(training_s)  # used before a round has ended
+        self._phase_of_round = list(phase_of_round)  # all rounds, in their order
+        # A guess from the seconds of timed training in each round, used until a round has ended.
+        self._expected_round_s = estimate_round_s(training_s)
         self._num_begun = 0  # rounds that have begun
         self._start_s = time.monotonic()
 
     def begin_round(self) -> str:
-        """Count a round that begins; return as text its number in its phase and the time left."""
+        """Count a round that begins; return a text with its number and the time left.
+
+        The round is numbered within its phase. The time left is that of the phase and, if others
+        follow it, also that of all rounds.
+        """
         phase = self._phase_of_round[self._num_begun]
-        num_of_phase = self._phase_of_round.count(phase)
+        num_rounds_of_phase = self._phase_of_round.count(phase)
         # Rounds of this phase that have begun, and ended, before this one.
         num_before = self._phase_of_round[: self._num_begun].count(phase)
         round_s = self._expected_round_s
         if self._num_begun:  # the mean of the rounds so far is a better estimate
             round_s = (time.monotonic() - self._start_s) / self._num_begun
         # Both numbers include the round that begins.
-        remaining = len(self._phase_of_round) - self._num_begun
-        remaining_of_phase = num_of_phase - num_before
+        remaining_rounds = len(self._phase_of_round) - self._num_begun
+        remaining_of_phase = num_rounds_of_phase - num_before
         self._num_begun += 1
         time_left = format_minutes(remaining_of_phase * round_s)
-        text = f"{phase}: round {num_before + 1} of {num_of_phase}, about {time_left} left"
-        if remaining > remaining_of_phase:
-            text += f", {format_minutes(remaining * round_s)} in all"
+        text = f"{phase}: round {num_before + 1} of {num_rounds_of_phase}, about {time_left} left"
+        if remaining_rounds > remaining_of_phase:  # further phases follow
+            text += f", {format_minutes(remaining_rounds * round_s)} in all"
         return text

@@ -108,21 +108,21 @@ class Assessment:
         """Give a finding to one end of each bad link, unless one of its ends has a finding already.
 
         A finding excludes a member. If one end of a link is excluded, the link is not used, so that
-        the other end may stay. The end with most bad links is excluded, and the links of the member
-        with most of them come first: excluding this member settles all of them.
+        the other end may stay. The end with more bad links is excluded. The links of the member
+        with most bad links come first, because its exclusion settles all of them.
         """
         bad_links = [link for link in self.links if link.decision == "fail"]
         num_bad_links = Counter(name for link in bad_links for name in link.members)
         bad_links.sort(
             key=lambda link: max(num_bad_links[name] for name in link.members), reverse=True
         )
-        order = {name: index for index, name in enumerate(self.product_of_member)}
+        position = {name: index for index, name in enumerate(self.product_of_member)}
         for link in bad_links:
             # An end is excluded, by an earlier link of this loop or for another reason.
             if any(self.findings.get(name) for name in link.members):
                 continue
-            # Of two ends with as many bad links, the first member.
-            worse_end = max(link.members, key=lambda name: (num_bad_links[name], -order[name]))
+            # If both ends have as many bad links, the one that comes first among the members.
+            worse_end = max(link.members, key=lambda name: (num_bad_links[name], -position[name]))
             self.findings[worse_end].append(
                 Finding(
                     code="slow_link",
@@ -136,7 +136,7 @@ class Assessment:
         """Return a member with its decision and all that led to it."""
         findings = tuple(dict.fromkeys(self.findings.get(name, [])))  # without duplicates
         doubt = self.doubts.get(name)
-        if doubt is None and name not in self.judged:
+        if doubt is None and name not in self.judged:  # its training step was not judged
             doubt = DoubtOfMember("not_measured")
         decision: Decision
         if findings:
@@ -219,7 +219,7 @@ def collect_times(evidence: Evidence, alone_phase: str) -> dict[str, Times]:
         for quantity in _list_common_quantities(results):
             quantity_times = times.setdefault(quantity, Times(alone=[], pairs=[]))
             seconds = _compute_slowest_rank_s(results, quantity)
-            if phase == alone_phase and len(members) == 1:
+            if phase == alone_phase and len(members) == 1:  # a member alone
                 quantity_times.alone.append(AloneTime(round_number, members[0], seconds))
             # The results of other phases are judged elsewhere.
             elif phase == "pairs":
@@ -232,7 +232,8 @@ def _compute_slowest_rank_s(results: Sequence[RankResult], quantity: str) -> flo
     """Return the median time of a team's windows; the time of a window is its slowest rank's.
 
     Args:
-        results: of the ranks of a team in one round; all of them measured the quantity.
+        results: of the ranks of a team in one round; all of them measured the quantity, in the same
+            number of windows.
     """
     seconds_by_rank = [result.seconds[quantity] for result in results]
     slowest_by_window = [max(seconds) for seconds in zip(*seconds_by_rank, strict=True)]
@@ -240,7 +241,13 @@ def _compute_slowest_rank_s(results: Sequence[RankResult], quantity: str) -> flo
 
 
 def find_slowest_rank_s(results: Sequence[RankResult], quantity: str) -> float | None:
-    """Return the time of a team in a round; None unless all its ranks measured it."""
+    """Return the time of a team in a round: the median of its windows, by the slowest rank.
+
+    None unless all ranks measured the quantity, the same number of times.
+
+    Args:
+        results: of the ranks of the team in this round.
+    """
     if quantity not in _list_common_quantities(results):
         return None
     return _compute_slowest_rank_s(results, quantity)
@@ -249,7 +256,11 @@ def find_slowest_rank_s(results: Sequence[RankResult], quantity: str) -> float |
 def _list_common_quantities(results: Sequence[RankResult]) -> list[str]:
     """Return the quantities that all ranks measured, the same number of times.
 
-    Only of these the slowest rank of each window is known.
+    The first time of each rank is that of the first window, and so on. So the slowest rank of every
+    window is known only if all ranks have the same number of times.
+
+    Args:
+        results: of the ranks of a team in one round; ``seconds`` has their times by quantity.
     """
     common = []
     for name, seconds in results[0].seconds.items():
@@ -275,7 +286,8 @@ def judge_times(
 
     Args:
         assessment: gets the findings, intervals and doubts.
-        times: by quantity.
+        times: of members alone and of pairs, by the name of the quantity; ``STEP`` is the training
+            step.
         groups: names of the members of each peer group.
         worse_by: slowdown of the training step up to which a member passes.
         rates_worse_by: slowdown of every other quantity up to which a member passes.
@@ -295,7 +307,7 @@ def judge_times(
             if find_baseline is not None:
                 # Any member stands for its group: peers have the same product.
                 baseline = find_baseline(assessment.product_of_member[names[0]], quantity)
-            if len(names) < 2 and baseline is None:
+            if len(names) < 2 and baseline is None:  # there is nothing to compare with
                 if quantity == STEP:
                     assessment.doubts[names[0]] = DoubtOfMember("no_peers")
                 continue
@@ -311,7 +323,8 @@ def judge_times(
             _note_members(assessment, judgement, names, quantity)
             _note_links(assessment, judgement, names, quantity)
             assessment.quantities.append(_describe_quantity(quantity, max_slowdown, judgement))
-            # The larger number of the two, not their sum: one round measures all quantities.
+            # Of the numbers that two quantities ask for, the larger one (``|=``), not the sum: one
+            # round measures all quantities.
             pairs_again |= _count_pairs_to_measure_again(judgement, names)
     return list(pairs_again.elements())
 
@@ -329,7 +342,11 @@ def _count_pairs_to_measure_again(
 
 
 def _note_step_times(assessment: Assessment, times: dict[str, Times]) -> None:
-    """Add the median step time of each member alone."""
+    """Add the median step time of each member alone.
+
+    Args:
+        times: by the name of the quantity; ``STEP`` is that of a training step.
+    """
     if STEP not in times:
         return
     seconds_of: dict[str, list[float]] = defaultdict(list)
@@ -358,7 +375,7 @@ def _note_members(
                 assessment.doubts[name] = DoubtOfMember("too_few_rounds")
             continue
         cause = nodes.cause[number]
-        if cause is not None:  # only slow nodes have one
+        if cause is not None:  # only slow nodes have a cause
             group: tuple[str, ...] = ()
             if cause is Cause.GROUP:  # all members that are slow with the same fault
                 numbers = np.flatnonzero(nodes.group == nodes.group[number])
@@ -374,14 +391,14 @@ def _note_members(
 
 
 def _explain_undecided(more_rounds: int) -> DoubtOfMember:
-    """Return why a member with an interval is undecided.
+    """Return why a member is undecided although its slowdown and the interval of it are known.
 
     Args:
-        more_rounds: that would decide, as in ``NodeVerdicts``.
+        more_rounds: number of further rounds that would decide; ``NO_ROUNDS``: no practical number
+            would; ``UNKNOWN_ROUNDS``: after so few rounds the number is not known.
     """
     if more_rounds == UNKNOWN_ROUNDS:
         return DoubtOfMember("too_few_rounds")
-    # NO_ROUNDS: no practical number of further rounds would decide.
     return DoubtOfMember("interval", more_rounds=None if more_rounds == NO_ROUNDS else more_rounds)
 
 
@@ -397,7 +414,7 @@ def _make_interval(verdicts: NodeVerdicts | LinkVerdicts, index: int) -> Interva
     slower = float(verdicts.slower[index])
     low = float(verdicts.low[index])
     high = float(verdicts.high[index])
-    # If the noise is unknown, the interval reaches from -1, a step in no time, to infinity.
+    # NaN: not measured. If the noise is unknown, the upper end is infinite.
     if not isfinite(slower) or not isfinite(high):
         return None
     return Interval(slower=slower, low=low, high=high)
@@ -463,7 +480,8 @@ def judge_bits(
         member_of: the member to which each device belongs: the device itself, or its node.
         groups: names of the devices of each peer group: those of one product and software.
     """
-    # In the phase ``devices`` a team is one device with one rank. Only its first round has control
+    # Digests of each step of a device's control trainings: two trainings from the same seed. In the
+    # phase ``devices`` a team is one device with one rank. Only its first round has control
     # trainings, so that each device has one result here.
     trainings = {
         members[0]: results[0].trainings
@@ -471,7 +489,7 @@ def judge_bits(
         if phase == "devices" and results[0].trainings
     }
     for devices in groups:
-        group_trainings = {name: runs for name, runs in trainings.items() if name in devices}
+        group_trainings = {name: trainings[name] for name in trainings if name in devices}
         comparison = compare_devices(group_trainings)
         # Peers have the same product, so that any device of the group shows it.
         any_member = member_of[min(devices)]
@@ -484,6 +502,7 @@ def judge_bits(
             )
         )
         for deviation in comparison.deviations:
+            # ``part`` is what differs first: the loss, or the gradient or weight ``tensor``.
             tensor = f" of {deviation.tensor}" if deviation.tensor else ""
             text = f"{deviation.device}: {deviation.part}{tensor} in step {deviation.step}"
             # Here ``members`` is not a name, but with whom the device was compared: `itself` or
@@ -491,7 +510,7 @@ def judge_bits(
             assessment.findings[member_of[deviation.device]].append(
                 Finding(code="computes_differently", members=(deviation.compared_with,), text=text)
             )
-        # Devices that differ while no result is that of more than half of them.
+        # Devices that differ from each other; no result is that of more than half of them.
         for name in comparison.unclear:
             # An earlier doubt about the member stays.
             doubt = DoubtOfMember("differs_without_majority")
@@ -524,17 +543,18 @@ def note_bad_rounds(
     """Add findings for rounds that failed, or whose results were wrong.
 
     Args:
-        member_of: the member to which each device and node belongs.
+        member_of: the member to which each device and node belongs: itself, or its node.
 
     Returns:
-        What was not measured, in words.
+        The rounds that failed and what was reported of each, in words.
     """
     bad_rounds = [*_list_wrong_results(evidence), *_list_failed_rounds(evidence)]
     for bad_round in bad_rounds:
-        # If the members are the devices of one machine, a team of all of them has the name of the
-        # machine. It is no member, and stands for itself; such teams come below.
+        # If the members are the devices of one machine, the team of all of them has the name of the
+        # machine, which is no member. `_blame_whole_machine` handles it.
         owners = {member_of.get(name, name) for name in bad_round.members}
-        # A team with several owners does not show which of them is at fault; pairs come below.
+        # A team with several owners does not show which of them is at fault. `_blame_bad_pairs`
+        # handles pairs.
         if bad_round.phase != "pairs" and len(owners) == 1 and owners <= member_of.keys():
             (owner,) = owners
             assessment.findings[owner].append(_make_finding(bad_round))
@@ -553,19 +573,23 @@ def _make_finding(bad_round: _BadRound) -> Finding:
 
 
 def _blame_whole_machine(assessment: Assessment, bad_rounds: Sequence[_BadRound]) -> None:
-    """Add findings for a bad round of all devices of the only machine together.
+    """Add findings for a bad round in which all devices of one machine trained together.
 
-    Any of them may be at fault. If none has a finding of its own, from a round alone or of a pair,
-    all of them get the one of this round.
+    Any of the devices may be at fault. If none of them has a finding yet, from its rounds alone or
+    from pairs, all of them get that of this round.
+
+    If the members are nodes, nothing is added here: a bad round of a node is the node's own.
 
     Args:
-        bad_rounds: of all phases. If the members are nodes, such a round is that of its node.
+        bad_rounds: of all phases.
     """
-    members = assessment.product_of_member
+    member_names = assessment.product_of_member.keys()
     for bad_round in bad_rounds:
-        is_of_machine = bad_round.phase == "nodes" and members.keys().isdisjoint(bad_round.members)
-        if is_of_machine and not any(assessment.findings.get(name) for name in members):
-            for name in members:
+        # The team of all devices has the name of the machine. If devices are the members, the
+        # machine is not one of them.
+        is_of_machine = bad_round.phase == "nodes" and member_names.isdisjoint(bad_round.members)
+        if is_of_machine and not any(assessment.findings.get(name) for name in member_names):
+            for name in member_names:
                 assessment.findings[name].append(_make_finding(bad_round))
 
 
@@ -599,7 +623,8 @@ def _list_wrong_results(evidence: Evidence) -> list[_BadRound]:
 def _list_failed_rounds(evidence: Evidence) -> list[_BadRound]:
     """Return the rounds that failed by themselves.
 
-    A round that a signal stopped, or to which a node did not come, is no fault of its members.
+    A round that a signal stopped, or to which a node did not come (``absent`` is its name), is no
+    fault of its members.
     """
     return [
         _BadRound(
@@ -623,6 +648,8 @@ def _blame_bad_pairs(
     a bad pair has a finding of any kind, their link is at fault. Its end with more bad pairs gets
     the finding.
     """
+    # Keys of both are the phase, the number of the round and the names of the members. A round that
+    # has results is not among the failures, too.
     pairs = [
         members for phase, _, members in (*evidence.results, *evidence.failures) if phase == "pairs"
     ]
@@ -633,8 +660,8 @@ def _blame_bad_pairs(
     for member in assessment.product_of_member:
         # A single pair does not show which of its ends is at fault.
         if num_pairs[member] > 1 and 2 * num_bad_pairs[member] > num_pairs[member]:
-            rounds_of_member = [x for x in bad_pair_rounds if member in x.members]
-            bad_round = rounds_of_member[0]  # one finding is enough: the first stands for all
+            # One finding is enough: the first bad round of the member stands for all.
+            bad_round = next(x for x in bad_pair_rounds if member in x.members)
             assessment.findings[member].append(_make_finding(bad_round))
     for bad_round in bad_pair_rounds:
         # An excluded end settles all its bad pairs, also one that this loop has just excluded.

@@ -37,7 +37,8 @@ def judge_wholes(
         evidence: has the times of the node sets that were measured so far.
         times: step times of nodes alone and in pairs, from which those of larger sets are
             predicted.
-        peer_groups: the nodes of each product and software.
+        peer_groups: names of the nodes of each product and software.
+        request: has the allowed slowdown, and how often each node set is measured.
 
     Returns:
         Disjoint node sets that are to be measured next.
@@ -53,8 +54,8 @@ def judge_wholes(
             passing, model, measured, repeats=request.repeats, worse_by=request.worse_by
         )
         to_measure += search.to_measure
-        # These outcomes say nothing if the whole has no time: with ``as_predicted`` the group has
-        # too few nodes for a search, with ``unfinished`` no round of the whole has ended yet.
+        # A whole without a slowdown and with one of these outcomes is left out. ``as_predicted``:
+        # it has too few nodes for a search; ``unfinished``: it was not measured often enough yet.
         if search.whole is not None or search.outcome not in ("as_predicted", "unfinished"):
             assessment.wholes.append(_make_whole(search, len(passing)))
         for group in search.groups:
@@ -96,9 +97,11 @@ def _fit_model(assessment: Assessment, times: Times, names: Sequence[str]) -> St
 
     Args:
         assessment: has the noise of the measurements.
+        times: step times of nodes alone and of pairs of nodes.
         names: of the nodes whose times count.
     """
     members = set(names)
+    # The step has an entry for each peer group, with the noise of nodes alone and that of pairs.
     step_quantities = [quantity for quantity in assessment.quantities if quantity.name == STEP]
     noises = [quantity.noise for quantity in step_quantities]
     noises += [quantity.noise_of_pairs for quantity in step_quantities]
@@ -127,15 +130,15 @@ def _make_whole(search: GroupSearch, num_members: int) -> Whole:
     """Return how all nodes of a peer group trained together, in the form of a result.
 
     Args:
-        search: for slow groups among these nodes, as far as it is.
+        search: what the search for slow groups among these nodes has found so far.
         num_members: number of these nodes.
     """
     return Whole(
         num_members=num_members,
         outcome=search.outcome,
-        interval=_make_interval(search.whole),
+        interval=_make_interval(search.whole),  # of the slowdown of all nodes together
         groups=tuple(group.members for group in search.groups),
-        parts=search.parts,
+        parts=search.parts,  # node sets that are fast by themselves
     )
 
 
