@@ -256,7 +256,7 @@ def simulate(scenario: Scenario, num_nodes: int, *, draws: int, seed: int = 0) -
 def format_table(rows: Sequence[Row]) -> list[str]:
     """Return the rows as the table of docs/accept.md."""
     lines = [
-        "| cluster | nodes | rounds of pairs | draws | correct verdict | false alarms | "
+        "| cluster | nodes | rounds of pairs | simulations | correct verdict | false alarms | "
         "healthy nodes that pass |",
         "|---|---:|---:|---:|---:|---:|---:|",
     ]
@@ -271,7 +271,7 @@ def format_table(rows: Sequence[Row]) -> list[str]:
 def group_table(rows: Sequence[GroupRow]) -> list[str]:
     """Return the rows of the search for groups as the table of docs/accept.md."""
     lines = [
-        "| trained together | nodes | draws | correct verdict | false alarms | "
+        "| trained together | nodes | simulations | correct verdict | false alarms | "
         "sets measured | rounds |",
         "|---|---:|---:|---:|---:|---:|---:|",
     ]
@@ -336,9 +336,9 @@ def write_results(rows: Sequence[Row], group_rows: Sequence[GroupRow], cost: Cos
         ),
     ]
     details = [
-        "Every measurement has 2% noise, and heat slows all pairs down by 2%. Draw k of a row uses "
-        "the seeds 0 and k, and its schedule of pairs uses the seed k. Every single node and every "
-        "set of nodes is measured five times.",
+        "Every measurement has 2% noise, and heat slows all pairs down by 2%. Simulation k of a row "
+        "uses the seeds 0 and k, and its schedule of pairs uses the seed k. Every single node and "
+        "every set of nodes is measured five times.",
         "",
         *format_table(rows),
         "",
