@@ -315,7 +315,7 @@ def _read_count(text: str) -> int | None:
     digits = _ZERO_DECIMALS.sub("", strip_markup(text)).replace(",", "")
     if digits.isdecimal() and int(digits) > 0:
         return int(digits)
-    return count_devices(text)
+    return count_devices(text) or None  # no number of devices can be 0
 
 
 def _name_row(
