@@ -103,7 +103,8 @@ def test_shared_node_gets_no_memory_request(
     plan: Plan,
 ) -> None:
     argv = Slurm().build_command(plan, make_site(slurm=SlurmSettings(exclusive=False))).argv
-    # ``--mem`` would be the last option. The time: thirty minutes, and five of grace.
+    # ``--mem`` would come last of the options, before the script. The time limit of 35 minutes is
+    # that of the plan, 30 minutes, and five of grace.
     assert argv[-2:] == ("--time=35", "job.sh")
 
     # Options that the launcher sets itself are refused.

@@ -22,7 +22,7 @@ from trainmark.plan.resolving import resolve
 from trainmark.rank.parent import PARENT_VARIABLE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable
     from pathlib import Path
 
     from trainmark.launch.supervisor import RankProcess
@@ -38,7 +38,7 @@ HIDDEN_CHILD = (
 
 
 @pytest.fixture
-def start_ranks() -> Iterator[object]:
+def start_ranks() -> Callable[..., object]:
     """Return a function that starts ``count`` ranks, each with a shell that runs the script."""
 
     def start(script: str, count: int = 1) -> object:

@@ -290,7 +290,7 @@ def test_a_published_row_is_compared_with_a_run_of_the_same_work():
 )
 def test_a_published_row_of_other_work_is_the_closest_result(plan, environment, expected):
     run, row = make_run_and_published_row()
-    # ``plan`` holds recipe fields, and two values of other parts of the plan.
+    # ``plan`` holds recipe fields, and possibly ``train_samples`` and ``nproc``, which are not.
     samples = plan.pop("train_samples", run.plan.data.train_samples)
     changes = {
         "nproc": plan.pop("nproc", 8),

@@ -331,6 +331,7 @@ def test_narrow_list_moves_columns_with_one_value_below_the_table():
         for bs in (8, 32)
     ]
     units = ["", "", "", "", "", "", "samples/s", ""]
+    # ``settings``: the columns that are fields of recipes.
     listed = Listing(total=2, columns=heads, units=units, rows=rows, settings=["bs"])
     wide = build_listing_table(listed, width=100)
     assert "The same in all rows" not in wide
