@@ -202,6 +202,7 @@ def prepare_rank_setup(plan: Plan, num_ranks: int) -> Iterator[Setup]:
     Ranks that still run at the end of the ``with`` block are killed.
 
     Args:
+        plan: names the vendor of the devices.
         num_ranks: ranks of this machine if all its devices train.
     """
     # An environment variable of the ranks has this id, by which ``kill_run`` finds their processes.
@@ -270,7 +271,7 @@ class NodeSession:
         missing_rounds = self.acceptance.list_missing_rounds(rounds)
         progress = Progress(
             [planned_round.phase for planned_round in missing_rounds],
-            self.acceptance.request.seconds,
+            training_s=self.acceptance.request.seconds,
         )
         for planned_round in missing_rounds:
             if self.stop.signal_name is not None:

@@ -61,9 +61,11 @@ class PairFit:
     def shift(self, by: float, *, std_error: float) -> PairFit:
         """Return the fit with a constant added to the effects of nodes.
 
-        The effects over all rounds change, and those in the first and in the later half of them.
+        An effect is the logarithm of a node's slowdown. The effects over all rounds change, and
+        those in the first and in the later half of them.
 
         Args:
+            by: the constant that is added to each effect.
             std_error: standard error of the constant itself.
         """
         return replace(
@@ -76,7 +78,8 @@ class PairFit:
     def replace_noise(self, noise: float) -> PairFit:
         """Return the fit with another noise, and with the standard errors that follow from it.
 
-        They belong to effects of nodes: over all rounds, in the first and in the later half.
+        They are those of the effects (logarithms of slowdowns) of nodes: over all rounds, in the
+        first and in the later half of them.
 
         Args:
             noise: standard deviation of a measurement.
@@ -132,7 +135,7 @@ class _Ends:
         Returns:
             (2P,) a flag for each end; P is the number of measured pairs.
         """
-        # Number of ends of each node.
+        # (N,) number of ends of each node
         counts = np.bincount(self.node, minlength=self.num_nodes)
         # Two standard errors of the partner's effect: noise alone seldom excludes a partner that is
         # as fast as the node.
@@ -150,7 +153,7 @@ class _Ends:
     ) -> Estimates:
         """Return the mean of each node over its chosen ends, which outliers hardly change.
 
-        A measured pair has two ends, one for each of its nodes.
+        A measured pair has two ends, one for each of its nodes; ``node`` is the node of each end.
 
         Args:
             values: (P,) value of each pair.

@@ -138,6 +138,8 @@ def time_training(
 ) -> list[float]:
     """Return the seconds of a step in each window; all ranks begin a window together.
 
+    A window is several steps after which the device is synchronised.
+
     Args:
         windows: number of windows.
         budget_s: time of all windows together, about.
@@ -168,6 +170,9 @@ def _time_steps(training: Training, device: Device, *, num_steps: int) -> float:
 
 def time_device(device: Device, precision: Any) -> tuple[dict[str, list[float]], dict[str, str]]:
     """Return the seconds of matmuls and copies, and what was wrong with their results.
+
+    Args:
+        precision: number format of the matmuls.
 
     Returns:
         Both by the name of the work; a work with a wrong result has no times.
@@ -293,6 +298,8 @@ def measure(task: RankTask, rank: int, local_rank: int) -> RankResult:
 
 def main(text: str) -> int:
     """Measure as the rank that the environment names; return its exit code.
+
+    The result, or the error of a rank that failed, goes to standard output as one line of JSON.
 
     Args:
         text: the task as JSON.

@@ -124,6 +124,8 @@ class AcceptRequest(Frozen):
         """Return the request of the training of teams of ``nnodes`` times ``nproc`` devices.
 
         Args:
+            nnodes: number of nodes of a team.
+            nproc: devices of each node, one rank for each.
             recipe: name of the recipe that was chosen for teams of another size, so that all teams
                 train by the same one; None: the recipe of this request.
         """

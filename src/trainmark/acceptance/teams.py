@@ -101,7 +101,7 @@ def measure_teams(
         deadline_s: after so many seconds ranks that still run are ended.
         is_stopped: called several times a second; if it returns True, all teams end.
     """
-    outcomes: dict[int, TeamOutcome] = {}
+    outcomes: dict[int, TeamOutcome] = {}  # by the index of the team in ``teams``
     with ExitStack() as stack:
         running: dict[int, _RunningTeam] = {}
         for index, team in enumerate(teams):
@@ -111,7 +111,7 @@ def measure_teams(
                 outcomes[index] = TeamOutcome(team=team, reason="failed", error=str(error))
         ends_s = time.monotonic() + deadline_s
         while running:
-            reason = _find_reason_to_end(ends_s, is_stopped)
+            reason = _find_reason_to_end(ends_s, is_stopped)  # for all teams; None: go on
             for index, team_run in list(running.items()):
                 codes = team_run.poll_exit_codes()
                 have_all_ended = None not in codes

@@ -185,6 +185,8 @@ class Times:
     def make_measurements(self, names: Sequence[str]) -> Measurements:
         """Return the times of some members as arrays, which call each member a node.
 
+        The times of members alone have one element a measurement, and so have those of pairs.
+
         Args:
             names: of the members, which get numbers in this order.
         """
@@ -448,7 +450,7 @@ def _note_links(
 
 
 def _describe_quantity(name: str, max_slowdown: float, judgement: Judgement) -> Quantity:
-    """Return how precisely one kind of time was measured, in the form of a result.
+    """Return how precisely one kind of time was measured, as the result file lists it.
 
     Args:
         name: of what was timed, such as ``step``.
@@ -496,7 +498,7 @@ def judge_bits(
         assessment.bits.append(
             Bits(
                 product=assessment.product_of_member[any_member],
-                # Whether devices agree with themselves, and most of them with each other.
+                # Whether each device computed the same twice, and most devices the same as each other.
                 control=comparison.control,
                 devices=len(group_trainings),
             )

@@ -48,7 +48,7 @@ def judge_wholes(
     for names in peer_groups:
         passing = [name for name in names if not assessment.findings.get(name)]
         model = _fit_model(assessment, times, passing)
-        if model is None:
+        if model is None:  # too little was measured to predict the time of all nodes
             continue
         search = search_groups(
             passing, model, measured, repeats=request.repeats, worse_by=request.worse_by
@@ -120,14 +120,14 @@ def _fit_model(assessment: Assessment, times: Times, names: Sequence[str]) -> St
 
 
 def _make_interval(slowdown: Slowdown | None) -> Interval | None:
-    """Return a slowdown in the form of a result; None stays None."""
+    """Return a slowdown and its interval as the result file has them; None stays None."""
     if slowdown is None:
         return None
     return Interval(slower=slowdown.slower, low=slowdown.low, high=slowdown.high)
 
 
 def _make_whole(search: GroupSearch, num_members: int) -> Whole:
-    """Return how all nodes of a peer group trained together, in the form of a result.
+    """Return how all nodes of a peer group trained together, as the result file has it.
 
     Args:
         search: what the search for slow groups among these nodes has found so far.
@@ -143,7 +143,7 @@ def _make_whole(search: GroupSearch, num_members: int) -> Whole:
 
 
 def _add_findings(assessment: Assessment, group: SlowGroup) -> None:
-    """Give a finding to every member of a group: that it is slow, or that its training failed.
+    """Give a finding to every member of a group: that the group is slow, or failed to train.
 
     A group whose training failed has no slowdown, but an error.
     """
