@@ -96,8 +96,8 @@ def measure_teams(
     """Let the teams of a round measure at the same time, and return how it ended for each.
 
     Args:
-        setup: what the ranks of this machine are started with.
-        log: gets what ranks print.
+        setup: environment in which the ranks of this machine start.
+        log: gets what ranks print to standard error.
         deadline_s: after so many seconds ranks that still run are ended.
         is_stopped: called several times a second; if it returns True, all teams end.
     """

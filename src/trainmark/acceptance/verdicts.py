@@ -498,7 +498,7 @@ def judge_bits(
         assessment.bits.append(
             Bits(
                 product=assessment.product_of_member[any_member],
-                # Whether each device computed the same twice, and most devices the same as each other.
+                # Whether each device computed the same twice, and most devices the same.
                 control=comparison.control,
                 devices=len(group_trainings),
             )
@@ -507,8 +507,8 @@ def judge_bits(
             # ``part`` is what differs first: the loss, or the gradient or weight ``tensor``.
             tensor = f" of {deviation.tensor}" if deviation.tensor else ""
             text = f"{deviation.device}: {deviation.part}{tensor} in step {deviation.step}"
-            # Here ``members`` is not a name, but with whom the device was compared: `itself` or
-            # `peers`.
+            # Here ``members`` has no names of members, but with whom the device was compared:
+            # `itself` or `peers`.
             assessment.findings[member_of[deviation.device]].append(
                 Finding(code="computes_differently", members=(deviation.compared_with,), text=text)
             )
