@@ -48,7 +48,11 @@ _CPU_MESSAGE_BYTES = 1 << 20
 
 
 class Training:
-    """A training of the plan's case from its seed, step by step, epoch after epoch."""
+    """A training of the plan's case from its seed, step by step, epoch after epoch.
+
+    Args:
+        context: what the case needs to build its training: recipe, data, device.
+    """
 
     def __init__(self, plan: Plan, context: JobContext) -> None:
         import torch
@@ -58,6 +62,7 @@ class Training:
         torch.manual_seed(context.recipe.seed)  # each training begins with the same weights
         # The module ``job`` of a case reads its data and builds its model and optimizer.
         job_module = cases.import_part(plan.case, "job")
+        # ``context`` has the recipe, the data folder and the device.
         self.job: Job = job_module.build(context, job_module.load_data(context))
         self._context = context
         self._epoch = 0
@@ -115,6 +120,8 @@ def run_control_trainings(
     other devices of this product: a device that differs computes wrongly.
 
     Args:
+        plan: names the case that is trained.
+        context: what the case needs to build its training: recipe, data, device.
         num_steps: steps of each training; 0: there is no control training, and no digests.
 
     Returns:

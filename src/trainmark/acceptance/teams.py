@@ -140,7 +140,7 @@ def _find_reason_to_end(ends_s: float, is_stopped: Callable[[], bool]) -> Reason
 
 
 def _start_team(team: Team, setup: Setup, log: IO[bytes], stack: ExitStack) -> _RunningTeam:
-    """Start the ranks of a team.
+    """Start the ranks of a team on this machine.
 
     They end when ``resources`` of the result closes, or ``stack``, which closes ``resources``, too.
 
@@ -170,6 +170,7 @@ def _read_outcome(
     """Return the outcome of a team that has ended, from the output of its ranks.
 
     Args:
+        team_run: the team with the output of its ranks, one line of JSON for each.
         codes: exit code of each rank; None: it did not end by itself, and was killed.
         reason: why all teams were ended; None: the ranks ended by themselves, or were killed
             because one of them failed.

@@ -214,6 +214,7 @@ def collect_times(evidence: Evidence, alone_phase: str) -> dict[str, Times]:
     measured by one process at one time, so that they differ less than rounds do.
 
     Args:
+        evidence: ``results`` has the results of a team's ranks by phase, round and members.
         alone_phase: the phase in which members were measured alone: ``devices`` or ``nodes``.
     """
     times: dict[str, Times] = {}
@@ -337,6 +338,7 @@ def _count_pairs_to_measure_again(
     """Return how many times each pair of members is to be measured again.
 
     Args:
+        judgement: the verdicts on the members and their links.
         names: of the members, in the order of their numbers in the judgement.
     """
     pairs = choose_pairs_to_measure_again(judgement)
@@ -347,6 +349,7 @@ def _note_step_times(assessment: Assessment, times: dict[str, Times]) -> None:
     """Add the median step time of each member alone.
 
     Args:
+        assessment: gets it in ``step_s``; its ``product_of_member`` has the names of all members.
         times: by the name of the quantity; ``STEP`` is that of a training step.
     """
     if STEP not in times:
@@ -365,6 +368,8 @@ def _note_members(
     """Add what the times of one quantity show of the members, which a judgement calls nodes.
 
     Args:
+        assessment: gets findings about slow members, and what the step shows of each member.
+        judgement: ``nodes`` has arrays with one element a member.
         names: of the members, in the order of their numbers in the judgement.
         quantity: what was timed, such as ``step`` or ``matmul``.
     """
@@ -428,6 +433,7 @@ def _note_links(
     """Add the verdicts on links that the times of one quantity give.
 
     Args:
+        assessment: gets a ``Link`` for each.
         judgement: its ``links`` are arrays with one element a link; ``first`` and ``second`` are
             the numbers of the two members, ``rounds`` the number of rounds that measured it.
         names: of the members, in the order of their numbers in the judgement.
@@ -479,6 +485,8 @@ def judge_bits(
     """Compare the control trainings of the devices of each group, bit by bit.
 
     Args:
+        assessment: gets a summary of each group, and findings and doubts about its members.
+        evidence: ``results`` has the results of a team's ranks by phase, round and members.
         member_of: the member to which each device belongs: the device itself, or its node.
         groups: names of the devices of each peer group: those of one product and software.
     """
@@ -545,6 +553,8 @@ def note_bad_rounds(
     """Add findings for rounds that failed, or whose results were wrong.
 
     Args:
+        assessment: gets the findings.
+        evidence: the results and failures of all rounds.
         member_of: the member to which each device and node belongs: itself, or its node.
 
     Returns:
@@ -583,6 +593,7 @@ def _blame_whole_machine(assessment: Assessment, bad_rounds: Sequence[_BadRound]
     If the members are nodes, nothing is added here: a bad round of a node is the node's own.
 
     Args:
+        assessment: gets the findings; its ``product_of_member`` has the names of all members.
         bad_rounds: of all phases.
     """
     member_names = assessment.product_of_member.keys()
@@ -649,6 +660,11 @@ def _blame_bad_pairs(
     If most pairs of a member are bad, the member is at fault, and gets a finding. If neither end of
     a bad pair has a finding of any kind, their link is at fault. Its end with more bad pairs gets
     the finding.
+
+    Args:
+        assessment: gets the findings.
+        evidence: all rounds of pairs, also the good ones, which are counted.
+        bad_pair_rounds: rounds of pairs that failed, and wrong results in such rounds.
     """
     # Keys of both are the phase, the number of the round and the names of the members. A round that
     # has results is not among the failures, too.

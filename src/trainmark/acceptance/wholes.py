@@ -68,6 +68,9 @@ def collect_set_times(evidence: Evidence) -> SetTimes:
 
     A set has an error if it failed and never succeeded. A round that a signal stopped, or to which
     a node did not come (``absent`` is its name), is no error of the set.
+
+    Args:
+        evidence: the results and failures of all rounds, by phase, round and members.
     """
     seconds: dict[NodeSet, list[float]] = defaultdict(list)
     for (phase, _, members), results in evidence.results.items():
@@ -146,6 +149,10 @@ def _add_findings(assessment: Assessment, group: SlowGroup) -> None:
     """Give a finding to every member of a group: that the group is slow, or failed to train.
 
     A group whose training failed has no slowdown, but an error.
+
+    Args:
+        assessment: gets the findings.
+        group: nodes that are slow or fail together with others, and not by themselves.
     """
     code: Code = "group_failed" if group.slowdown is None else "slow_group"
     for name in group.members:
