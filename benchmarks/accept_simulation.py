@@ -337,8 +337,8 @@ def write_results(rows: Sequence[Row], group_rows: Sequence[GroupRow], cost: Cos
     ]
     details = [
         "Every measurement has 2% noise, and heat slows all pairs down by 2%. Simulation k of "
-        "a row uses the seeds 0 and k, and its schedule of pairs uses the seed k. Every single node "
-        "and every set of nodes is measured five times.",
+        "a row uses the seeds 0 and k, and its schedule of pairs uses the seed k. Every single "
+        "node and every set of nodes is measured five times.",
         "",
         *format_table(rows),
         "",
