@@ -51,6 +51,10 @@ def plan_acceptance(
         dry_run: the caller only shows what would be measured. Data that this machine cannot see is
             then not checked.
 
+    Returns:
+        What would be measured, and the plan of a training for each size of a team: all devices of
+        this machine, two devices, one device.
+
     Raises:
         UsageError: the options do not fit.
         EnvironmentFault: too few devices.
@@ -78,7 +82,7 @@ def plan_acceptance(
     vendor = devices.choose_vendor(request.device)
     nproc = request.nproc or vendor.count()
     node = make_node_name(socket.gethostname())
-    # Nodes, and devices of each, of every team: all devices, a pair, and a single one.
+    # Nodes of a team, and devices of each: all devices, a pair, and a single one.
     worlds = [(1, nproc), (1, min(2, nproc)), (1, 1)]
     plans = resolve_plans(request, worlds, dry_run=dry_run)
     acceptance = Acceptance(
@@ -95,7 +99,7 @@ def plan_acceptance(
 def prepare_acceptance(
     request: AcceptRequest, *, read_baselines: BaselineReader | None = None
 ) -> Iterator[Acceptance]:
-    """Check everything, make the folder or open that of an earlier session, and yield it.
+    """Check everything, make the folder or open that of an earlier session; yield the acceptance.
 
     The lock of the folder is held until the end of the block.
 
@@ -119,9 +123,10 @@ def prepare_acceptance(
 def measure(
     acceptance: Acceptance, stop: StopRequest, *, show: Callable[[str], None] = lambda _: None
 ) -> AcceptanceResult:
-    """Measure what is missing, judge, and write the result.
+    """Measure what no earlier session has measured, judge all of it, and write the result.
 
     Args:
+        acceptance: the devices of this machine, the folder, and the rounds in which they measure.
         stop: the measurement ends as soon as it holds a signal; what was measured counts.
         show: called with the progress, in words.
 
@@ -138,6 +143,7 @@ def measure(
         session.run(acceptance.rounds)
         # Planned only now: it reads what the rounds before have measured.
         session.run(_plan_confirming_rounds(acceptance))
+        # The event that ends the session of this machine, with the signal that asked for it.
         writer.write(Left, signal=stop.signal_name)
     # Pairs that still look bad are not measured again in this session.
     result, _pairs_again = conclude(acceptance, interrupted=stop.signal_name)
@@ -146,7 +152,11 @@ def measure(
 
 
 def _plan_confirming_rounds(acceptance: Acceptance) -> list[Round]:
-    """Return rounds of pairs that confirm what looks bad in the pairs so far."""
+    """Return rounds of the pairs of devices by which devices or links look slow so far.
+
+    Measuring them again shows whether they are slow. There are none if the user did not choose the
+    phase of pairs.
+    """
     if "pairs" not in acceptance.request.chosen_phases:
         return []
     _, pairs_again = conclude(acceptance, interrupted=None)
@@ -154,8 +164,10 @@ def _plan_confirming_rounds(acceptance: Acceptance) -> list[Round]:
     pairs = [(index_of[first], index_of[second]) for first, second in pairs_again]
     evidence = Evidence.read(acceptance.folder)
     used_numbers = [number for phase, number, _ in evidence.results if phase == "pairs"]
-    # Above the numbers of all rounds of pairs that were planned or measured, also in earlier
-    # sessions. Planned rounds of pairs are numbered from 0, and are a part of `acceptance.rounds`.
+    # Rounds that were measured are skipped by their numbers. So these get numbers above those of
+    # all rounds of pairs that were measured, also in earlier sessions, or are only planned. Planned
+    # ones are numbered from 0, and are some of `acceptance.rounds`: their numbers are below its
+    # length.
     first_number = max([*used_numbers, len(acceptance.rounds)]) + 1
     return [
         Round(phase="pairs", number=number, teams=list(teams))
@@ -167,6 +179,9 @@ def conclude(
     acceptance: Acceptance, *, interrupted: str | None
 ) -> tuple[AcceptanceResult, list[tuple[str, str]]]:
     """Judge all devices by what all sessions measured so far.
+
+    The members that are judged are the devices of this machine. They are compared within peer
+    groups: devices of the same product.
 
     Args:
         acceptance: ``worse_by`` of its request is the allowed slowdown of the training step,
@@ -183,7 +198,8 @@ def conclude(
     for name, product in product_of_device.items():
         names_by_product[product].append(name)
     peer_groups = list(names_by_product.values())
-    assessment = Assessment(product_of_member=product_of_device)
+    assessment = Assessment(product_of_member=product_of_device)  # gets all findings on the devices
+    # Earlier times with which devices are compared; None: with the other devices of their group.
     baselines = load_baselines(acceptance.folder)
     pairs_again = judge_times(
         assessment,
@@ -193,9 +209,12 @@ def conclude(
         rates_worse_by=acceptance.request.rates_worse_by,
         find_baseline=None if baselines is None else partial(baselines.find, "devices"),
     )
-    member_of = {name: name for name in product_of_device}  # each device is itself a member
+    # The member to which each device belongs. With several nodes it is the node; here it is the
+    # device itself.
+    member_of = {name: name for name in product_of_device}
     # The same training must give the same numbers, bit by bit, on all devices of a peer group.
     judge_bits(assessment, evidence, member_of, [set(names) for names in peer_groups])
+    # Rounds that failed, or whose results were wrong, also lead to findings.
     not_measured = note_bad_rounds(assessment, evidence, member_of)
     result = AcceptanceResult(
         suite_version=__version__,
@@ -225,10 +244,11 @@ def _map_devices_to_products(acceptance: Acceptance, evidence: Evidence) -> dict
 
     It is what a rank on the device reported; until one did, what the planning process found.
     """
+    # What this machine wrote at the start of its last session: its devices and their products.
     joined = evidence.nodes[acceptance.node]
     product_of_device = dict(zip(joined.devices, joined.products, strict=True))
     for results in evidence.results.values():
-        for result in results:
-            name = acceptance.device_names[result.device]
+        for result in results:  # one of each rank
+            name = acceptance.device_names[result.device]  # by the device's number on the machine
             product_of_device[name] = result.product
     return product_of_device

@@ -86,6 +86,7 @@ class _HeartbeatStop:
 
         If the launcher is gone, it is set to ``SIGHUP``.
         """
+        # The heartbeat is what the launcher writes to standard input; None: it writes nothing.
         is_stopped = self._request.signal_name is not None
         if not is_stopped and self._heartbeat is not None and self._heartbeat.is_lost():
             # As if the launcher's terminal had closed.
@@ -116,6 +117,7 @@ class Agent:
         """Measure all phases of this node."""
         acceptance = self._local.acceptance
         phases = acceptance.request.chosen_phases
+        # Node ranks. A node that has not joined after `join` seconds takes no part with this one.
         self._joined = self._session.wait_for_all(
             acceptance.num_nodes, timeout_s=acceptance.request.join, is_stopped=self._is_stopped
         )
@@ -130,7 +132,7 @@ class Agent:
         return self._local.stop.signal_name is not None
 
     def _measure_pairs(self) -> None:
-        """Measure the rounds of pairs, then those that confirm what looks bad."""
+        """Measure the rounds of pairs, then again the pairs by which nodes or links look slow."""
         rounds = self._agree_on_rounds("pairs", self._choose_pairs)
         for number, pairs in enumerate(rounds):
             self._measure_round("pairs", number, pairs)
@@ -138,7 +140,9 @@ class Agent:
         confirming_rounds = self._agree_on_rounds(
             "pairs-again", partial(self._choose_confirming_rounds, _PAIRS_END)
         )
-        # No round of any session has these numbers: confirming rounds are always measured.
+        # Rounds that an earlier session measured are skipped by their numbers. Confirming rounds get
+        # numbers above those of planned ones: 1000 more in session 1, 2000 more in session 2. So
+        # none of them is skipped.
         first_number = len(rounds) + _NUMBERS_PER_SESSION * self._opened.number
         for number, pairs in enumerate(confirming_rounds, first_number):
             self._measure_round("pairs", number, pairs)
@@ -150,12 +154,15 @@ class Agent:
         Each round measures the sets of nodes that the search needs after the round before it.
         """
         previous_barrier = _CONFIRMING_PAIRS_END  # the phase of pairs comes before this one
-        # No earlier session has rounds of these numbers: each round of the search is measured.
+        # Rounds that an earlier session measured are skipped by their numbers. Session 1 numbers
+        # these from 1000, session 2 from 2000, so that each round of the search is measured.
         first_number = _NUMBERS_PER_SESSION * self._opened.number
-        for index in range(_MAX_GROUP_ROUNDS):  # the numbers do not reach the next session's
+        # The search ends by itself. The limit keeps its numbers below those of the next session.
+        for index in range(_MAX_GROUP_ROUNDS):
             file_name = f"groups-{index}"
             choose_round = partial(self._choose_group_round, previous_barrier)
             rounds = self._agree_on_rounds(file_name, choose_round)
+            # No round: the search needs no more, or no node chose one in time.
             if not rounds or self._is_stopped():
                 return
             # `_choose_group_round` returns one round at a time.
@@ -170,13 +177,15 @@ class Agent:
 
         Args:
             file_name: name of the file, without its ending.
-            choose_rounds: called on the first node alive.
+            choose_rounds: called on the first node alive; may return no rounds.
 
         Returns:
-            The rounds; none if no node chose some in time.
+            The rounds, each as a list of its teams, a team as the ranks of its nodes. Empty if none
+            are needed, if no node chose some in time, or if a signal asks to stop.
         """
         path = self._opened.session_dir / f"{file_name}.json"
-        # The node that chooses may itself wait two deadlines for the others.
+        # The deadline is the time limit of a round. The node that chooses may itself wait twice as
+        # long for the others.
         ends_s = time.monotonic() + 3 * self._local.acceptance.request.deadline
         while not path.exists() and time.monotonic() < ends_s and not self._is_stopped():
             self._session.scan()
@@ -200,17 +209,21 @@ class Agent:
         plans the same pairs, and skips those that were measured.
         """
         node_ranks = sorted(self._joined, key=self._session.get_name)
+        # `rounds` is None if the user did not choose the number.
         num_rounds = self._local.acceptance.request.rounds or choose_num_rounds(len(node_ranks))
+        # Pairs are planned as indices into `node_ranks`.
         return [
             [(node_ranks[first], node_ranks[second]) for first, second in pairs]
             for pairs in plan_pair_rounds(len(node_ranks), num_rounds)
         ]
 
     def _choose_confirming_rounds(self, barrier_name: str) -> list[NodeRound]:
-        """Wait for all nodes; return the rounds of pairs that confirm what looks bad.
+        """Wait for all nodes; return rounds of the pairs by which nodes or links look slow.
+
+        Measuring them again shows whether they are slow. A pair has the ranks of two nodes.
 
         Args:
-            barrier_name: of the barrier at which all nodes have measured the pairs before.
+            barrier_name: of the barrier at which all nodes have measured the planned pairs.
         """
         self._wait_for_others(barrier_name)
         request = self._local.acceptance.request
@@ -235,7 +248,8 @@ class Agent:
             barrier_name: of the barrier at which all nodes have measured the round before.
 
         Returns:
-            A list of one round; empty if the search needs no more sets.
+            A list of one round; empty if the search needs no more sets, or only sets with nodes
+            that have not joined this session.
         """
         self._wait_for_others(barrier_name)
         request = self._local.acceptance.request
@@ -259,14 +273,15 @@ class Agent:
 
     def _wait_for_others(self, barrier_name: str) -> None:
         """Wait until each node has come to a barrier; go on without those that are lost or late."""
-        # Of each node. Twice the deadline: a node may still be in the round before, where it waits
-        # for a node that hangs.
+        # How long each node is waited for: twice the time limit of a round, because the node may
+        # still be in the round before, where it waits for another node that hangs.
         timeout_s = 2 * self._local.acceptance.request.deadline
         for node_rank in self._joined:
             self._session.wait_for(
                 node_rank, barrier_name, timeout_s=timeout_s, is_stopped=self._is_stopped
             )
-        self._session.scan()  # after it, `list_alive` knows which nodes are lost
+        # Reads what all nodes have written. After it, `list_alive` knows which nodes are lost.
+        self._session.scan()
 
     def _measure_round(self, phase: Phase, number: int, teams: NodeRound) -> None:
         """Measure with the team of this node, unless an earlier session did.
@@ -286,16 +301,24 @@ class Agent:
     def _measure_with_team(
         self, phase: Phase, number: int, node_ranks: NodeRanks, member_names: tuple[str, ...]
     ) -> None:
-        """Wait for the other nodes of a team and measure with them."""
+        """Wait for the other nodes of a team and measure with them.
+
+        If one of them does not come, this node writes that the team was not measured.
+
+        Args:
+            number: of the round in its phase.
+            node_ranks: of the nodes of the team, this one among them.
+            member_names: of the same nodes; those of a pair are sorted.
+        """
         if self._is_stopped():
             return
         barrier_name = name_barrier(phase, number)
         self._arrive_at_barrier(barrier_name)
-        absent = self._wait_for_team(node_ranks, barrier_name)
+        absent = self._wait_for_team(node_ranks, barrier_name)  # rank of a node that did not come
         if absent is None:
             team = self._build_team(node_ranks, member_names)
             self._local.measure([team], phase, number)
-        # A stop ends the wait too, and then no node was late.
+        # A signal to stop ends the wait, too, and then no node was late.
         elif not self._is_stopped():
             self._local.writer.write(
                 NotMeasured,
@@ -311,10 +334,11 @@ class Agent:
         """Wait until all nodes of a team have come to a barrier.
 
         Returns:
-            The node rank of the first one that did not come; None if all did.
+            The node rank of the first one that did not come in time, or before a signal asked to
+            stop; None if all came.
         """
-        # Twice the deadline: another node of the team may still be in the round before, where it
-        # waits for a node that hangs.
+        # Twice the time limit of a round, because another node of the team may still be in the
+        # round before, where it waits for a node that hangs.
         ends_s = time.monotonic() + 2 * self._local.acceptance.request.deadline
         for node_rank in node_ranks:
             if node_rank == self._node_rank:
@@ -333,7 +357,9 @@ class Agent:
         """Return a team of nodes as this node sees it, with the task of this node's ranks.
 
         Args:
-            member_names: name the team only; those of a pair are sorted, whatever the ranks are.
+            node_ranks: of the nodes of the team, this one among them.
+            member_names: of the same nodes, under which the results are kept; those of a pair are
+                sorted by name, so that their order may differ from that of the ranks.
         """
         acceptance = self._local.acceptance
         nproc = len(acceptance.device_names)
@@ -341,10 +367,12 @@ class Agent:
             plan_dir=str(get_plan_folder(acceptance.folder, nproc)),
             devices=list(range(nproc)),
             ranks_here=nproc,
-            control_steps=0,  # devices were compared bit by bit, and timed, in the phase `devices`
+            # Devices were compared bit by bit, and their matmuls and copies timed, in the phase
+            # `devices`. So no training is repeated for a comparison here, and only steps are timed.
+            control_steps=0,
+            measures_device=False,
             windows=WINDOWS,
             budget_s=acceptance.request.seconds,
-            measures_device=False,
             num_nodes=len(node_ranks),
         )
         ordered_ranks = sorted(node_ranks)
@@ -355,8 +383,9 @@ class Agent:
         return Team(
             members=member_names,
             task=task,
-            node=ordered_ranks.index(self._node_rank),
+            node=ordered_ranks.index(self._node_rank),  # number of this node within the team
             num_nodes=len(node_ranks),
+            # Host and port at which the ranks of the team find each other.
             master=(self._session.get_address(first_rank), port),
         )
 
@@ -390,10 +419,11 @@ def main(words: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="trainmark.acceptance.agent", description=__doc__)
     parser.add_argument("session_dir", type=Path)
     parser.add_argument("--node-rank", type=int, required=True)
+    # Host of the first node, and a port of it. Teams find each other at ports above this one.
     parser.add_argument("--master", required=True)
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--data", type=Path)  # folder on this node; absent: that of the plan
-    # Whether the launcher writes to standard input for as long as it lives.
+    # Set if the launcher writes to standard input for as long as it lives.
     parser.add_argument("--heartbeat", action="store_true")
     options = parser.parse_args(words)
     try:
@@ -403,7 +433,8 @@ def main(words: list[str]) -> int:
             f"{socket.gethostname()} cannot read {options.session_dir}: {error}; set --out "
             "to a folder that every node sees under the same path"
         )
-        # `explain_absence` finds this line in the job's log and reports it as the node's reason.
+        # The node cannot write evidence. `explain_absence` finds this line by its beginning in the
+        # job's log, and reports the text as the reason why the node is absent.
         print(escape_controls(f"{REFUSAL}{options.node_rank}: {text}"), file=sys.stderr, flush=True)
         return _EXIT_CANNOT_TAKE_PART
     _measure_node(opened, options)
@@ -411,7 +442,13 @@ def main(words: list[str]) -> int:
 
 
 def _measure_node(opened: OpenedSession, options: argparse.Namespace) -> None:
-    """Join the session, measure all phases, and leave it."""
+    """Join the session, measure all phases, and leave it.
+
+    Args:
+        opened: the session as its folder describes it.
+        options: of the command line, see ``main``: the rank of this node, the host and the port of
+            the first node, the folder of the data, and whether the launcher sends a heartbeat.
+    """
     node_rank = options.node_rank
     plan = opened.plan
     name = _choose_node_name(opened, node_rank)
@@ -420,7 +457,8 @@ def _measure_node(opened: OpenedSession, options: argparse.Namespace) -> None:
         request=opened.request,
         folder=opened.folder,
         plan=plan,
-        node=writer.node,  # with a number behind it, if another node has the same name
+        # The writer puts a number behind the name if another node of the session has the same one.
+        node=writer.node,
         device_names=list_device_names(
             writer.node, devices.choose_vendor(plan.device.vendor), plan.nproc
         ),
@@ -428,18 +466,26 @@ def _measure_node(opened: OpenedSession, options: argparse.Namespace) -> None:
     )
     data = locate_data(node_rank, plan, options.data)
     with note_stop_signals() as stop_request, prepare_rank_setup(plan, plan.nproc) as setup:
+        # Also stops if the launcher, which writes beats to standard input, falls silent.
         stop = _HeartbeatStop(stop_request, launcher_sends_beats=options.heartbeat)
-        setup.variables[DATA_VARIABLE] = str(data)
+        setup.variables[DATA_VARIABLE] = str(data)  # ranks read the folder of the data from it
         address = find_address(node_rank, options.master, options.port)
         write_joined_event(writer, acceptance, setup, node_rank=node_rank, address=address)
         local = NodeSession(acceptance, setup, writer, stop, _show)
-        with Heartbeat(writer):  # beats in this node's evidence
+        with Heartbeat(writer):  # writes beats to this node's evidence, so that others see it lives
             Agent(opened, local, node_rank).run()
         writer.write(Left, signal=stop.signal_name)
 
 
 def _choose_node_name(opened: OpenedSession, node_rank: int) -> str:
-    """Return the name by which the engine knows this node; else the name of its host."""
+    """Return the name of this node.
+
+    It is the host in the user's list if the launcher is ssh, the name that Slurm gives the node if
+    Slurm started it, else the name of this machine.
+
+    Args:
+        opened: the session, with its launcher and the hosts of its nodes, ``node_names``.
+    """
     if opened.plan.launcher == "ssh":
         return make_node_name(opened.node_names[node_rank])
     return make_node_name(os.environ.get("SLURMD_NODENAME") or socket.gethostname())

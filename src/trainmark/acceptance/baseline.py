@@ -78,7 +78,11 @@ class Baselines(Frozen):
     times: tuple[BaselineTime, ...]
 
     def find(self, phase: AlonePhase, product: str, quantity: str) -> Baseline | None:
-        """Return the baseline of a quantity on a product; None if there is none."""
+        """Return the baseline of a quantity on a product; None if there is none.
+
+        Args:
+            phase: ``devices``: the time of a device alone; ``nodes``: that of a whole node alone.
+        """
         for time in self.times:
             if (time.phase, time.product, time.quantity) == (phase, product, quantity):
                 return Baseline(seconds=time.seconds, count=time.count)
@@ -96,7 +100,7 @@ def save_baselines(folder: Path, baselines: Baselines | None) -> None:
 
 
 def load_baselines(folder: Path) -> Baselines | None:
-    """Return the baseline that an acceptance keeps; None if it has none."""
+    """Return the baseline that an acceptance keeps in its folder; None if it has none."""
     path = folder / BASELINE_FILE
     return Baselines.model_validate_json(path.read_bytes()) if path.exists() else None
 
@@ -121,7 +125,7 @@ def read_baselines_of_acceptance(folder: Path, plans: Sequence[Plan]) -> Baselin
     for path in sorted((folder / PLANS_DIR).iterdir()):
         _refuse_other_work(Plan.read(path), plans, str(folder))
     passing = set(result.list_names("pass"))
-    is_of_nodes = result.unit == "node"
+    is_of_nodes = result.unit == "node"  # else the devices of one machine were judged
     # All names of the product of each passing device and node.
     products_of_device: dict[str, set[str]] = {}
     products_of_node: dict[str, set[str]] = {}
@@ -130,6 +134,7 @@ def read_baselines_of_acceptance(folder: Path, plans: Sequence[Plan]) -> Baselin
             # A node is looked up by the product of its first device.
             products_of_node[joined.node] = {joined.products[0]}
         for device, product in zip(joined.devices, joined.products, strict=True):
+            # The member that passed or not: in an acceptance of nodes, that is the device's node.
             member = joined.node if is_of_nodes else device
             if member in passing:
                 products_of_device[device] = {product}
@@ -161,10 +166,12 @@ def _compute_median_times(
     """Return the median of each quantity over all measurements of members, by product.
 
     Args:
-        products_of_member: all names of the product of each member that counts; members that it
-            does not contain are left out.
+        evidence: what an earlier acceptance measured.
+        phase: in which members were measured alone: ``devices`` or ``nodes``.
+        products_of_member: all names of the product of each member, a device or a node; members
+            that it does not contain are left out.
     """
-    # By product and quantity.
+    # By product and quantity, such as a training step or a copy.
     seconds: dict[tuple[str, str], list[float]] = defaultdict(list)
     for quantity, times in collect_times(evidence, phase).items():
         for time in times.alone:
@@ -188,14 +195,19 @@ def compute_baselines_of_runs(
 ) -> Baselines:
     """Return the step times of those runs that passed on one device or on all devices of a node.
 
+    A run on one device stands for the phase ``devices`` of an acceptance, which measures each
+    device alone, and one on all devices of a node for the phase ``nodes``.
+
     Args:
-        plans: of the acceptance that is to be judged, one for each size of its teams.
+        records: of the runs.
+        plans: of the acceptance that is to be judged, one for each size of a team, which is a
+            number of devices that train together.
         source: of the baseline, as the user named it.
 
     Raises:
         UsageError: a run did other work, or none passed.
     """
-    # By phase and product.
+    # Step times of the runs, by phase and product.
     seconds: dict[tuple[AlonePhase, str], list[float]] = defaultdict(list)
     for record in records:
         step_s = record.figure("step_time_p50")
@@ -230,12 +242,17 @@ def _refuse_other_work(plan: Plan, plans: Sequence[Plan], source: str) -> None:
         plans: of the acceptance, of which the first is compared; they differ only in what does not
             concern a step.
         source: of the baseline, as the user named it.
+
+    Raises:
+        UsageError: the work of the baseline differs.
     """
     work_of_baseline = describe_planned_work(plan)
     for name, value in describe_planned_work(plans[0]).items():
         value_of_baseline = work_of_baseline.get(name)
-        # A dry run cannot compare data that only other machines can see.
-        if name in _UNRELATED_TO_STEPS or value == UNCHECKED:
+        if name in _UNRELATED_TO_STEPS:
+            continue
+        # In a dry run the data is unchecked if only other machines can see it.
+        if value == UNCHECKED:
             continue
         if value_of_baseline != value:
             raise UsageError(
@@ -247,7 +264,7 @@ def _refuse_other_work(plan: Plan, plans: Sequence[Plan], source: str) -> None:
 
 
 def _require_times(baselines: Baselines) -> Baselines:
-    """Return baselines that have times.
+    """Return the given baselines if they have times.
 
     Raises:
         UsageError: they have none.

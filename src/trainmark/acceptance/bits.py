@@ -58,8 +58,16 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
 def compare_devices(trainings: Mapping[str, Sequence[Sequence[StepDigest]]]) -> Comparison:
     """Compare the trainings of devices, all of which trained the same number of times.
 
+    All trainings begin from the same seed, so that they must agree bit by bit. A run is the digests
+    of all steps of one training.
+
     Args:
-        trainings: digests of each step of each training, by device.
+        trainings: the runs of each device, by its name. A device without runs does not count.
+
+    Returns:
+        Whether devices are deterministic at all (``control``), the devices that differ from
+        themselves or from most others (``deviations``), and, if there is no majority, those of
+        which it is not known whether they are right (``unclear``).
     """
     runs_of_device = {device: runs for device, runs in trainings.items() if runs}
     if not runs_of_device:
@@ -73,7 +81,8 @@ def compare_devices(trainings: Mapping[str, Sequence[Sequence[StepDigest]]]) -> 
             consistent_runs[device] = runs[0]
         else:
             deviations.append(_make_deviation(device, "itself", difference))
-    # At least half of the devices differ from themselves: their software is not deterministic.
+    # At least half of the devices differ from themselves: their software is not deterministic, and
+    # no device is blamed for it.
     if 2 * len(consistent_runs) <= len(runs_of_device):
         return Comparison(control="not_deterministic", deviations=[], unclear=[])
     encodings = {device: _encode_digests(run) for device, run in consistent_runs.items()}
@@ -95,6 +104,9 @@ def compare_devices(trainings: Mapping[str, Sequence[Sequence[StepDigest]]]) -> 
 
 def _find_first_difference(runs: Sequence[Sequence[StepDigest]]) -> BitDifference | None:
     """Compare all runs of a device with its first one.
+
+    Args:
+        runs: the trainings of the device, each as the digests of all its steps.
 
     Returns:
         The first difference of the earliest run that is not equal; None: all are equal.

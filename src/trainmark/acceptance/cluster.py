@@ -99,6 +99,10 @@ def plan_session(
         dry_run: the caller only shows the session. Data that this machine cannot see is then not
             checked.
 
+    Returns:
+        The session, as if it were the first one of its folder, and the plan of a training for each
+        size of a team: all devices of a node, two nodes, one device.
+
     Raises:
         UsageError: options that do not fit, fewer than two nodes, hosts without a shared folder.
         DataError, EnvironmentFault: the case cannot be trained with these options.
@@ -127,16 +131,17 @@ def plan_session(
             fix="remove run_root, and set --out to a folder that all nodes share",
         )
     remote = cluster.find_remote_target(request.launcher)
-    # Nodes, and devices of each, of every team: one node, a pair of nodes, and a single device.
+    # Nodes of a team, and devices of each: one node, a pair of nodes, and a single device.
     worlds = [(1, nproc), (2, nproc), (1, 1)]
     plans = resolve_plans(request, worlds, remote, dry_run=dry_run)
+    # The remark says why the phase of groups is left out; it is empty if it stays.
     request, remark = _leave_out_groups(request, num_nodes, nproc, remote, dry_run=dry_run)
     folder = choose_folder(request)
     opened = OpenedSession(
         folder=folder,
         number=1,
         request=request,
-        plan=_plan_first_session(request, plans[0], folder, num_nodes),
+        plan=_plan_first_session(request, plans[0], folder, num_nodes),  # from that of one node
         cluster=cluster,
         remark=remark,
     )
@@ -156,6 +161,7 @@ def _leave_out_groups(
     Args:
         nproc: devices of each node.
         remote: the machines of the launcher; None: this one.
+        dry_run: data that this machine cannot see is not checked.
 
     Returns:
         The request, and a remark on why the phase is left out; empty if it stays.
@@ -197,8 +203,9 @@ def _plan_first_session(
     num_rounds = sum(count_rounds(request, num_nodes).values())
     if "groups" in request.chosen_phases:
         num_rounds += estimate_further_group_rounds(request, num_nodes)
-    # Time limit of the job: all nodes must join within `join` seconds. A round in which a node
-    # hangs costs two deadlines, as does each of the two barriers after the pairs.
+    # Time limit of the job. All nodes must join within `join` seconds. The deadline is the time
+    # limit of a round in seconds: a round in which a node hangs costs two deadlines, and so does
+    # each of two barriers, at which all nodes wait after the pairs and after their confirmation.
     limit_s = request.join + 2 * request.deadline * (num_rounds + 2)
     changes = {
         "nnodes": num_nodes,
@@ -214,11 +221,15 @@ def attach_session(folder: Path) -> Iterator[OpenedSession]:
 
     The lock of the folder is held until the end of the block.
 
+    Args:
+        folder: of an acceptance of several nodes.
+
     Raises:
-        RecordError: there is no session of several nodes.
-        EnvironmentFault: another command waits for it.
+        RecordError: the folder has no session of several nodes.
+        EnvironmentFault: another command is already waiting for the end of the session.
     """
     folder = folder.absolute()
+    # The folder of each session has its number as its name.
     numbers = [int(path.name) for path in (folder / SESSIONS_DIR).glob("*")]
     if not numbers:
         raise RecordError(
@@ -244,6 +255,11 @@ def measure_nodes(
     opened: OpenedSession, stop: StopRequest, *, show: Callable[[str], None]
 ) -> AcceptanceResult:
     """Start the session's job if it was not submitted before; wait for its end; write the result.
+
+    Args:
+        opened: the session as its folder describes it.
+        stop: holds the signal that asks to stop, once one came; the job is then cancelled.
+        show: called with the progress, in words.
 
     Raises:
         EnvironmentFault: the engine refused the job.
@@ -281,24 +297,27 @@ def wait_for_nodes(
         stop: holds the signal, once one came.
         show: called with the progress, in words.
     """
-    session = Session(opened.folder, opened.number)
-    counts = count_rounds(opened.request, opened.plan.nnodes)
+    session = Session(opened.folder, opened.number)  # reads what the nodes write while they measure
+    counts = count_rounds(opened.request, opened.plan.nnodes)  # planned rounds by phase
     progress = _SessionProgress(counts, estimate_round_s(opened.request.seconds))
     # From the start of this wait, also for a job that an earlier command submitted.
     ends_s = time.monotonic() + float(opened.plan.recipe["timeout_s"])
     cancellation: _Cancellation | None = None  # set once the job is to be cancelled
     while cancellation is None or not cancellation.is_given_up:
         state = _read_job_state(launcher, job)
-        if state.phase == "lost":  # ended from outside: the description says by what
+        # Lost: the engine refused the job or took its nodes away, as the description says.
+        if state.phase == "lost":
             show(state.description)
         if state.phase in ("ended", "lost"):
             return
         session.scan()
+        # `peers` are the nodes that have joined. Those that ended or fell silent are not alive.
         alive = [peer for peer in session.peers.values() if peer.is_alive]
         nodes_line = progress.describe_nodes(state.description, len(session.peers), len(alive))
         for line in (nodes_line, progress.describe_phase(alive)):
             if line is not None:
                 show(line)
+        # Before the first node has joined, the job may still wait in the engine's queue.
         are_all_gone = bool(session.peers) and not alive
         is_late = time.monotonic() > ends_s
         if cancellation is None and (stop.signal_name or are_all_gone or is_late):
@@ -315,6 +334,7 @@ class _Cancellation:
         self._launcher = launcher
         self._job = job
         self._next_attempt_s = time.monotonic()  # the first attempt is due at once
+        # From then on nobody waits any more for the engine to end the job.
         self._give_up_s = time.monotonic() + _CANCEL_PATIENCE_S
 
     @property
@@ -329,7 +349,8 @@ class _Cancellation:
             return
         self._next_attempt_s = now_s + _CANCEL_INTERVAL_S
         self._job.num_cancels += 1  # Slurm's launcher kills the job from the second attempt on
-        with suppress(EnvironmentFault):  # the next state shows that the job is still there
+        # The engine may not answer. As long as the job runs, it is asked again after the interval.
+        with suppress(EnvironmentFault):
             self._launcher.cancel(self._job)
 
 
@@ -363,12 +384,18 @@ class _SessionProgress:
         return text
 
     def describe_phase(self, alive: Sequence[Peer]) -> str | None:
-        """Return how far the latest phase is that a node is in; None if that is as before."""
+        """Return a line about the rounds of the latest phase; None if it is the same as before.
+
+        It is None, too, while no round has ended.
+
+        Args:
+            alive: the nodes that still measure, one of which is farthest ahead.
+        """
         phase, num_ended = self._find_phase(alive)
         if phase is None or (phase, num_ended) == self._shown_phase:
             return None
         self._shown_phase = (phase, num_ended)
-        count = self._counts[phase]
+        count = self._counts[phase]  # planned rounds
         # Rounds that confirm suspects, or search for groups, are not part of the planned number.
         if num_ended > count:
             return f"{phase}: {num_ended} rounds done; suspicious results are measured again"
@@ -378,9 +405,13 @@ class _SessionProgress:
     def _find_phase(self, alive: Sequence[Peer]) -> tuple[Phase | None, int]:
         """Return the latest phase with a round that ended, and the number of these rounds.
 
-        It is that of the node which is farthest ahead; None and 0: no round has ended.
+        The node that is farthest ahead counts. None and 0: no round has ended.
+
+        Args:
+            alive: the nodes that still measure; ``ended_rounds`` has their rounds by phase.
         """
-        for phase in reversed(self._counts):  # its phases are in the order of their measurement
+        # The last phase first: the keys of `_counts` are in the order in which phases are measured.
+        for phase in reversed(self._counts):
             num_ended = max((peer.ended_rounds[phase] for peer in alive), default=0)
             if num_ended:
                 return phase, num_ended

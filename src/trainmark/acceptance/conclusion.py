@@ -54,17 +54,27 @@ def conclude_nodes(
 ) -> Conclusion:
     """Judge all nodes by what all sessions measured so far.
 
+    The members that are judged are nodes. They are compared within peer groups: nodes of the same
+    products and software.
+
     Args:
+        opened: the session, with the folder of all sessions of the acceptance.
         request: its ``worse_by`` is the allowed slowdown of the training step, its
             ``rates_worse_by`` that of any other quantity.
         interrupted: name of the signal that ended the measurement; None: no signal did.
+
+    Returns:
+        The result, and what is to be measured next: pairs of nodes that are measured again, and
+        node sets that the search for slow groups needs.
     """
     evidence = Evidence.read(opened.folder)
+    # What each node wrote when it joined: its name, its devices, their products, its software.
     nodes = sorted(evidence.nodes.values(), key=lambda joined: joined.node)
     peer_groups = _group_peers(nodes)
     node_names_by_group = [[joined.node for joined in group] for group in peer_groups]
     # Of nodes alone, which the phase `nodes` measures, and of pairs.
     times = collect_times(evidence, alone_phase="nodes")
+    # Earlier times with which nodes are compared; None: with the other nodes of their group.
     baselines = load_baselines(opened.folder)
     # The product of a node is that of its first device.
     assessment = Assessment(product_of_member={joined.node: joined.products[0] for joined in nodes})
@@ -77,6 +87,7 @@ def conclude_nodes(
         find_baseline=None if baselines is None else partial(baselines.find, "nodes"),
     )
     _judge_devices(assessment, evidence, peer_groups, baselines, request)
+    # The member to which each device belongs: its node.
     member_of = {device: joined.node for joined in nodes for device in joined.devices}
     devices_by_group = [
         {device for joined in group for device in joined.devices} for group in peer_groups
@@ -85,6 +96,7 @@ def conclude_nodes(
     judge_bits(assessment, evidence, member_of, devices_by_group)
     # Teams of a round are of devices or of nodes; a node is itself a member.
     member_of |= {joined.node: joined.node for joined in nodes}
+    # Rounds that failed, or whose results were wrong, also lead to findings, and so do lost nodes.
     not_measured = note_bad_rounds(assessment, evidence, member_of)
     _note_absent(assessment, evidence, opened)
     # A whole is the training of all nodes of a peer group together. If it is slow, sets of these
@@ -115,7 +127,12 @@ def conclude_nodes(
 
 
 def _group_peers(nodes: list[Joined]) -> list[list[Joined]]:
-    """Return the nodes as peer groups: those of the same products and software together."""
+    """Return the nodes as peer groups: those of the same products and software together.
+
+    Args:
+        nodes: what each node wrote when it joined: the product of each of its devices, and the
+            versions of its software by package.
+    """
     groups: dict[str, list[Joined]] = defaultdict(list)
     for joined in nodes:
         key = json.dumps([joined.products, joined.software], sort_keys=True)
@@ -127,9 +144,13 @@ def _describe_groups(groups: list[list[Joined]]) -> tuple[PeerGroup, ...]:
     """Return the peer groups in the form of a result, with the packages in which they differ.
 
     All nodes of a group have the products and the software of the first one.
+
+    Args:
+        groups: the nodes of each group, as what each wrote when it joined: its name, the product of
+            each of its devices, and the versions of its software by package.
     """
     packages = {name for group in groups for name in group[0].software}
-    different = [
+    different_packages = [
         name
         for name in sorted(packages)
         if len({group[0].software.get(name) for group in groups}) > 1
@@ -137,8 +158,8 @@ def _describe_groups(groups: list[list[Joined]]) -> tuple[PeerGroup, ...]:
     return tuple(
         PeerGroup(
             members=tuple(joined.node for joined in group),
-            products=tuple(dict.fromkeys(group[0].products)),
-            software={name: group[0].software.get(name) for name in different},
+            products=tuple(dict.fromkeys(group[0].products)),  # each product once
+            software={name: group[0].software.get(name) for name in different_packages},
         )
         for group in groups
     )
@@ -151,10 +172,20 @@ def _judge_devices(
     baselines: Baselines | None,
     request: AcceptRequest,
 ) -> None:
-    """Judge the devices of each peer group, and give their findings to their nodes."""
+    """Judge the devices of each peer group, and give their findings to their nodes.
+
+    Args:
+        assessment: of the nodes, which get the findings.
+        evidence: what all nodes measured.
+        groups: the nodes of each peer group, as what each wrote when it joined: its name and its
+            devices among it.
+        baselines: earlier times with which devices are compared; None: with their peers.
+        request: has the slowdowns up to which a device passes.
+    """
     node_of = {
         device: joined.node for group in groups for joined in group for device in joined.devices
     }
+    # All devices of a node count as of one product.
     device_assessment = Assessment(
         product_of_member={
             device: assessment.product_of_member[node] for device, node in node_of.items()
@@ -177,13 +208,17 @@ def _judge_devices(
 
 
 def _note_absent(assessment: Assessment, evidence: Evidence, opened: OpenedSession) -> None:
-    """Add findings for nodes that did not come to a round, and for those that never joined."""
+    """Add findings for nodes that did not come to a round, and for those that never joined.
+
+    Args:
+        assessment: of the nodes; ``product_of_member`` has those that joined.
+    """
     for name, error in evidence.find_lost_nodes().items():
-        # A node without evidence of its own gets its finding below.
+        # A node that never joined gets its finding below.
         if name in assessment.product_of_member:
             assessment.findings[name].append(Finding(code="no_answer", text=error))
-    joined = {node.node_rank for node in evidence.nodes.values()}
-    for node_rank in sorted(set(range(opened.plan.nnodes)) - joined):
+    joined_ranks = {node.node_rank for node in evidence.nodes.values()}
+    for node_rank in sorted(set(range(opened.plan.nnodes)) - joined_ranks):
         name = opened.node_names[node_rank]
         assessment.product_of_member.setdefault(name, "")  # the product of the node is unknown
         text = explain_absence(opened, node_rank)
@@ -191,12 +226,20 @@ def _note_absent(assessment: Assessment, evidence: Evidence, opened: OpenedSessi
 
 
 def explain_absence(opened: OpenedSession, node_rank: int) -> str:
-    """Return why a node never joined: what it printed itself, if a log has that."""
+    """Return why a node never joined: what it printed itself, if a log has that.
+
+    Args:
+        opened: the session; ``session_dir`` has its logs, ``folder`` is that of the acceptance,
+            which all nodes must see.
+        node_rank: number of the node in the session.
+    """
+    # A node that cannot take part prints ``REFUSAL``, its rank, a colon, and the reason.
+    beginning = f"{REFUSAL}{node_rank}: "
     for path in sorted(opened.session_dir.glob("log.*")):
         for line in read_log_end(path).splitlines():
-            _, separator, text = line.partition(f"{REFUSAL}{node_rank}: ")
-            if separator:  # the line has it
-                return text
+            _, separator, reason = line.partition(beginning)
+            if separator:  # empty if the line does not contain the beginning
+                return reason
     return (
         f"the node never started, or cannot see {opened.folder}; see the logs in "
         f"{opened.session_dir}"

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 MIN_NOISE = 1e-4  # real step times always have more; equal ones would give an interval of width 0
 _TUNING = 4.685  # of Tukey's biweight: 95% as efficient as the mean under normal noise
 _EFFICIENCY = 0.95
-_NORMAL_MAD = 1.4826  # standard deviation over median absolute deviation of normal noise
+_NORMAL_STD_OVER_MAD = 1.4826  # standard deviation over median absolute deviation of normal noise
 _ITERATIONS = 5  # of a mean that begins at the median
 _FURTHER_ITERATIONS = 2  # of a mean that begins near its final value
 
@@ -43,6 +43,7 @@ class Estimates:
         """Return the estimates with a constant added to each effect.
 
         Args:
+            by: the constant.
             std_error: standard error of the constant itself.
         """
         return Estimates(
@@ -70,7 +71,8 @@ def estimate_alone(measured: Measurements, levels: Floats) -> tuple[Estimates, f
     num_nodes = measured.num_nodes
     node = measured.alone_node
     values = np.log(measured.alone_s) - levels
-    # Noise is what is left after the usual value of its node is subtracted from each value.
+    # Noise is what is left after the usual value of its node is subtracted from each value. The
+    # usual value is a median, because the biweight means below need the noise.
     residuals = values - compute_lower_medians(values, node, num_nodes)[node]
     num_measured_nodes = len(np.unique(node))
     noise = estimate_noise(residuals, num_measured_nodes)
@@ -83,7 +85,8 @@ def estimate_noise(residuals: Floats, num_fitted: int) -> float:
 
     It is computed from the median absolute deviation. Fitted effects make residuals smaller than
     the noise is, which the degrees of freedom correct. It is at least ``MIN_NOISE``, because a
-    noise of 0 would give intervals without width.
+    noise of 0 would give intervals without width. ``_NORMAL_STD_OVER_MAD`` is the ratio of both
+    measures of spread for normal noise.
 
     Args:
         residuals: (V,) differences of values from what was estimated from them.
@@ -94,7 +97,7 @@ def estimate_noise(residuals: Floats, num_fitted: int) -> float:
     degrees_of_freedom = max(1, len(residuals) - num_fitted)
     median_deviation = float(np.median(np.abs(residuals - np.median(residuals))))
     correction = sqrt(len(residuals) / degrees_of_freedom)
-    return max(MIN_NOISE, _NORMAL_MAD * median_deviation * correction)
+    return max(MIN_NOISE, _NORMAL_STD_OVER_MAD * median_deviation * correction)
 
 
 def compute_medians(
@@ -116,7 +119,7 @@ def compute_medians(
     starts = np.cumsum(counts) - counts
     has_values = counts > 0
     medians = np.full(num_groups, np.nan)
-    # Both are the same value if their number is odd.
+    # The two values in the middle of each group; the same one if the group has an odd number.
     low = ordered[(starts + (counts - 1) // 2)[has_values]]
     high = ordered[(starts + counts // 2)[has_values]]
     medians[has_values] = low if lower else (low + high) / 2
@@ -138,9 +141,13 @@ def compute_biweight_means(
 
     Args:
         values: (V,).
-        node: (V,) to which each value belongs.
+        node: (V,) number of the node to which each value belongs.
         noise: standard deviation of a value.
         start: (N,) where the search for each mean begins; None: at the lower median of its values.
+
+    Returns:
+        The mean of each node as its effect, with its standard error and the number of its values
+        that have a weight. The standard error is NaN if no value has one.
     """
     centre = compute_lower_medians(values, node, num_nodes) if start is None else start
     weight = np.ones(len(values))
@@ -158,7 +165,8 @@ def compute_biweight_means(
     count = np.bincount(node[weight > 0], minlength=num_nodes)
     std_error = np.full(num_nodes, np.nan)
     has_values = count > 0
-    # The estimate is as precise as a plain mean of 95% of the values.
+    # Under normal noise the estimate is as precise as a plain mean of 95% of the values
+    # (``_EFFICIENCY``).
     std_error[has_values] = noise / np.sqrt(_EFFICIENCY * count[has_values])
     return Estimates(effect=centre, std_error=std_error, count=count)
 
@@ -182,7 +190,8 @@ def compute_peer_std_error(estimates: Estimates) -> float:
     std_errors = estimates.std_error[np.isfinite(estimates.std_error)]
     if len(std_errors) == 0:
         return 0.0
-    # The standard error of a median of normal values is sqrt(pi / 2) times that of their mean.
+    # The standard error of a median of normal values is sqrt(pi / 2) times that of their mean. Each
+    # node's effect counts with the same standard error, the median one.
     return sqrt(np.pi / 2) * float(np.median(std_errors)) / sqrt(len(std_errors))
 
 

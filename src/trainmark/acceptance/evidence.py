@@ -115,6 +115,7 @@ class EvidenceWriter:
     """
 
     def __init__(self, folder: Path, node: str, session: int | None = None) -> None:
+        # Each node writes a file ``NODE.SESSION.jsonl`` in each session.
         evidence = folder / EVIDENCE_DIR
         evidence.mkdir(exist_ok=True)
         number = session
@@ -129,7 +130,12 @@ class EvidenceWriter:
         self._path.touch(exist_ok=False)  # fails if another node has taken the name meanwhile
 
     def write(self, kind: type[Event], **fields: Any) -> None:
-        """Write one event, with the time of this node's clock."""
+        """Append one event to the file, with the time of this node's clock.
+
+        Args:
+            kind: class of the event, such as ``Measured``.
+            fields: of the event, all but its time.
+        """
         line = msgspec.json.encode(kind(unix_s=time.time(), **fields)) + b"\n"
         with self._path.open("ab", buffering=0) as file:  # other nodes see the line at once
             file.write(line)
@@ -163,6 +169,10 @@ class Evidence:
     def read(cls, folder: Path) -> Evidence:
         """Read all sessions of all nodes.
 
+        A node writes an event for each round: ``Measured`` with the results of its own ranks, or
+        ``NotMeasured`` with the reason. They are collected by phase, number of the round, and names
+        of the members of the team. The events ``Beat`` and ``Left`` are not needed here.
+
         A team may measure a round again in a later session. Results count even if the round failed
         in another session; of several failures the last one counts.
         """
@@ -176,7 +186,7 @@ class Evidence:
                 evidence._arrivals.add((session, node, event.barrier_name))
             elif isinstance(event, Measured):
                 key = (event.phase, event.round, tuple(event.members))
-                # Each node of a team writes the results of its own ranks.
+                # Added, because each node of a team writes only the results of its own ranks.
                 evidence._add_results(key, event.results)
                 evidence.failures.pop(key, None)
                 evidence._sessions_of_failures.pop(key, None)
@@ -191,10 +201,13 @@ class Evidence:
         """Return the nodes that did not come to a round, with what their partners wrote.
 
         A node that came late, because it had waited for others itself, is not lost.
+
+        Returns:
+            By the name of each lost node, the error that a partner wrote when it did not come.
         """
         errors_of_lost_nodes: dict[str, str] = {}
         for key, failure in self.failures.items():
-            if failure.absent is None:
+            if failure.absent is None:  # all came, and the round failed for another reason
                 continue
             phase, number, _ = key
             session = self._sessions_of_failures[key]
@@ -241,7 +254,11 @@ def name_barrier(phase: Phase, number: int) -> str:
 
 
 def decode_events(text: bytes) -> list[Event | None]:
-    """Return the event of each line; None for a line that is no event."""
+    """Return the event of each line; None for a line that is no event.
+
+    Args:
+        text: from the evidence file of a node, which has one event as JSON in each line.
+    """
     events: list[Event | None] = []
     for line in text.splitlines():
         try:

@@ -59,6 +59,9 @@ class StepTimeModel:
     def predict_s(self, num_nodes: int) -> float:
         """Return the predicted seconds of a step of a node set.
 
+        A node alone takes ``alone_s`` for a step, a pair of nodes ``pair_s``; the difference is the
+        time of communication, which depends on the number of nodes.
+
         A ring all-reduce of n nodes sends 2 (n - 1) / n of the gradients over each link: of two
         nodes all of them, of many nodes twice as much.
         """
@@ -149,6 +152,8 @@ def search_groups(
 ) -> GroupSearch:
     """Return the groups that the measured node sets show, or which sets to measure next.
 
+    A group is several nodes that share a fault: by themselves they are fast, with other nodes slow.
+
     Args:
         nodes: names of the nodes that are comparable and pass by themselves.
         model: predicts how long larger sets take.
@@ -185,13 +190,21 @@ def search_groups(
 def _estimate_effects(
     model: StepTimeModel, seconds: Mapping[NodeSet, Sequence[float]]
 ) -> dict[NodeSet, float]:
-    """Return the logarithm of the measured over the predicted time of each node set."""
+    """Return the logarithm of the measured over the predicted time of each node set.
+
+    Args:
+        model: predicts the step time of a set from the number of its nodes.
+        seconds: by node set the measured seconds of a step in each round; sets without any are left
+            out.
+    """
     node_sets = [node_set for node_set, values in seconds.items() if values]
     if not node_sets:
         return {}
     counts = [len(seconds[node_set]) for node_set in node_sets]
     values = np.log(np.concatenate([seconds[node_set] for node_set in node_sets]))
-    index_of_set = np.repeat(np.arange(len(node_sets)), counts)  # of the set of each value
+    # For each value the index of its node set.
+    index_of_set = np.repeat(np.arange(len(node_sets)), counts)
+    # The mean logarithm of each set, which outliers hardly change.
     means = compute_biweight_means(values, index_of_set, len(node_sets), model.noise)
     return {
         node_set: mean - log(model.predict_s(len(node_set)))
@@ -202,8 +215,8 @@ def _estimate_effects(
 @lru_cache(maxsize=100_000)  # names are sorted for each set, and a node is in many sets
 def make_natural_key(name: str) -> tuple[tuple[int, str], ...]:
     """Return a key that sorts ``node2`` before ``node10``: numbers by their value."""
-    parts = re.split(r"(\d+)", name)
-    # Both kinds of parts give a number and a text, so that they can be compared.
+    parts = re.split(r"(\d+)", name)  # texts and digits in turn
+    # Each part as a number and a text, so that any two can be compared. Texts get the number -1.
     return tuple((int(part), "") if part.isdigit() else (-1, part) for part in parts)
 
 
@@ -228,14 +241,16 @@ class _MeasuredSets:
     num_std_errors: float
 
     def require_measured(self, node_sets: Iterable[NodeSet]) -> None:
-        """Check that all of these sets were measured often enough, or failed.
+        """Check that each of these sets was measured in ``repeats`` rounds, or failed.
 
-        A set of one node passes by itself and is not measured.
+        Nothing is required of a set of one node: only nodes that pass by themselves are searched.
 
         Raises:
             _MissingMeasurements: some were not; the search ends here and starts again from the
                 whole once they are.
         """
+        # ``measured.errors`` has the sets that failed, ``measured.seconds`` a step time of each
+        # round of the others.
         missing_sets = [
             node_set
             for node_set in node_sets
@@ -247,7 +262,11 @@ class _MeasuredSets:
             raise _MissingMeasurements(missing_sets)
 
     def is_slow(self, node_set: NodeSet) -> bool:
-        """Return whether a set is slower than predicted, or failed; a set of one node never is."""
+        """Return whether a set is slower than predicted, or failed; a set of one node never is.
+
+        The effect of a set is the logarithm of its measured over its predicted step time. The set
+        is slow if the whole interval of the effect lies above the limit.
+        """
         if len(node_set) == 1:  # only nodes that pass by themselves are searched
             return False
         if node_set in self.measured.errors:
@@ -261,6 +280,12 @@ class _MeasuredSets:
         The effects of the parts show by how much the prediction is wrong for sets of this size.
         Only parts that are at least as large count, or the largest part if there are none. A set
         that failed counts as slower.
+
+        An effect is the logarithm of a measured over a predicted step time.
+
+        Args:
+            node_set: a set that was measured, or failed.
+            parts: node sets that are fast by themselves, at least one of them larger than a node.
         """
         if node_set in self.measured.errors:
             return True
@@ -270,7 +295,7 @@ class _MeasuredSets:
         # Not below 0: parts that are faster than predicted do not make this set a slow one.
         prediction_error = max(0.0, fmean(self.effects[part] for part in similar_parts))
         difference = self.effects[node_set] - prediction_error
-        # The variance of the mean over the parts.
+        # Variance of the mean over the parts: that of their sum by the square of their number.
         sum_variances = sum(self.compute_std_error(part) ** 2 for part in similar_parts)
         prediction_variance = sum_variances / len(similar_parts) ** 2
         std_error = sqrt(self.compute_std_error(node_set) ** 2 + prediction_variance)
@@ -291,13 +316,20 @@ class _MeasuredSets:
         Args:
             members: the nodes of the group.
             node_set: nodes of the group with others, whose training was slow or failed.
+
+        Returns:
+            The group with the slowdown of the set, or with the error by which it failed.
         """
-        error = self.measured.errors.get(node_set, "")
+        error = self.measured.errors.get(node_set, "")  # empty: it did not fail
         slowdown = None if error else self.compute_slowdown(node_set)
         return SlowGroup(members=members, slowdown=slowdown, error=error)
 
     def compute_slowdown(self, node_set: NodeSet) -> Slowdown | None:
-        """Return the slowdown of a set with its interval; None if it was not measured."""
+        """Return the slowdown of a set with its interval; None if it was not measured.
+
+        A slowdown of 0.05 is 5% more time than predicted. The interval is made for the effect, the
+        logarithm of the measured over the predicted step time.
+        """
         if not self.measured.seconds.get(node_set):
             return None
         effect = self.effects[node_set]
@@ -308,10 +340,14 @@ class _MeasuredSets:
 
 
 def _search_slow_groups(whole: NodeSet, sets: _MeasuredSets) -> GroupSearch:
-    """Search the groups of the whole.
+    """Search the set of all nodes, the whole, for groups that are slow only with other nodes.
 
     First decide whether the whole is slow. Then halve it into parts that are fast by themselves.
-    Then find the parts that are slow together with the largest one, the reference.
+    Then find the parts that are slow together with the largest one, the reference. A node set is
+    slow if its step takes longer than nodes alone and in pairs predict.
+
+    Args:
+        sets: what was measured of node sets, and which of them are slow.
 
     Raises:
         _MissingMeasurements: the search needs a node set that was not measured often enough.
@@ -321,7 +357,7 @@ def _search_slow_groups(whole: NodeSet, sets: _MeasuredSets) -> GroupSearch:
     if not sets.is_slow(whole):
         return GroupSearch(outcome="as_predicted", whole=slowdown)
     parts = _split_into_fast_parts(whole, sets)
-    if parts is None:  # all halves are slow, so that no group stands out
+    if parts is None:  # all halves are slow: the prediction is wrong, and no group stands out
         return GroupSearch(outcome="evenly_slow", whole=slowdown)
     undecided = GroupSearch(outcome="cannot_tell", whole=slowdown, parts=tuple(parts))
     reference = max(parts, key=len)
@@ -355,9 +391,16 @@ def _split_into_fast_parts(whole: NodeSet, sets: _MeasuredSets) -> list[NodeSet]
 
     It ends at sets of one node, which are never slow.
 
+    Args:
+        whole: the set of all nodes, which is slow.
+        sets: what was measured of node sets, and which of them are slower than predicted.
+
     Returns:
-        The fast sets; None if all halves of several slow sets are slow: then the prediction is
-        wrong, and no group is slow.
+        The fast sets; None if all halves of several slow sets are slow: then the step times are
+        predicted too low, and no group is slow.
+
+    Raises:
+        _MissingMeasurements: halves that are to be measured first.
     """
     slow_sets = [whole]
     parts: list[NodeSet] = []
@@ -366,7 +409,7 @@ def _split_into_fast_parts(whole: NodeSet, sets: _MeasuredSets) -> list[NodeSet]
         sets.require_measured(halves)
         slow_sets = [half for half in halves if sets.is_slow(half)]
         are_all_slow = len(slow_sets) == len(halves)
-        # The two halves of the whole are too few to tell.
+        # Only the two halves of the whole: too few to conclude that the prediction is wrong.
         if are_all_slow and len(halves) >= _MIN_EVEN_SETS:
             return None
         parts += [half for half in halves if half not in slow_sets]
@@ -376,11 +419,12 @@ def _split_into_fast_parts(whole: NodeSet, sets: _MeasuredSets) -> list[NodeSet]
 def _add_reference_nodes(part: NodeSet, reference: NodeSet, offset: int) -> NodeSet:
     """Return a part and as many nodes of the reference, or all of it if it has fewer.
 
-    The other nodes of the reference are free for other parts, which are measured at the same time.
+    The remaining nodes of the reference are free for other parts, which are measured at the same
+    time.
 
     Args:
         part: nodes that are fast by themselves, and are measured with nodes of the reference.
-        reference: more nodes that are fast by themselves.
+        reference: the nodes of another part, which are fast by themselves, too.
         offset: index of the first node that is taken from the reference; after its last node, its
             first ones follow.
     """
@@ -396,10 +440,15 @@ def _find_parts_with_fault(
     Args:
         parts: node sets that are fast by themselves, the reference among them.
         reference: the largest part, with which each other part is measured.
+        sets: what was measured of node sets, and which of them are slow.
 
     Returns:
         For each part with a fault the node set that was measured: the nodes of the part and some of
         the reference.
+
+    Raises:
+        _MissingMeasurements: sets of a part and nodes of the reference that are to be measured
+            first.
     """
     set_of_part: dict[NodeSet, NodeSet] = {}
     offset = 0
@@ -423,6 +472,10 @@ def _join_groups(faulty_parts: Mapping[NodeSet, NodeSet], sets: _MeasuredSets) -
     Args:
         faulty_parts: the nodes of each part with a fault, which are fast by themselves, and the
             larger node set in which they were slow or failed.
+        sets: what was measured of node sets, and which of them are slow.
+
+    Raises:
+        _MissingMeasurements: the set of all faulty parts is to be measured first.
     """
     if len(faulty_parts) > 1:
         union = _sort_names(name for part in faulty_parts for name in part)
@@ -452,7 +505,9 @@ def _choose_disjoint(node_sets: Iterable[NodeSet]) -> tuple[NodeSet, ...]:
 def fit_step_time_model(
     alone_s: Sequence[float], pair_s: Sequence[float], noise: float
 ) -> StepTimeModel | None:
-    """Return the model of step times by the median node alone and the median pair.
+    """Return the model that predicts the step time of larger node sets.
+
+    It predicts from the median measurement of a node alone and the median one of a pair.
 
     Args:
         alone_s: seconds of a step in each measurement of a node alone.

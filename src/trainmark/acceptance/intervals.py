@@ -52,12 +52,14 @@ def convert_to_slowdowns(effect: Floats) -> Floats:
 
 
 def decide_verdicts(effect: Floats, half_width: Floats, effect_limit: float) -> list[Verdict]:
-    """Return the verdict of each interval; what was not measured is undecided.
+    """Return the verdict of each interval: slow if all of it is above the limit, pass if none is.
+
+    An interval with the limit inside is undecided, and so is what was not measured.
 
     Args:
         effect: natural logarithm of the slowdown of each node or link; NaN: it was not measured.
         half_width: how far the interval reaches to each side of its effect.
-        effect_limit: effect up to which a node or link passes.
+        effect_limit: effect up to which a node or link passes; a logarithm of a slowdown, too.
     """
     # Comparisons with NaN are false, so that NaN stays undecided.
     verdicts = [Verdict.UNDECIDED] * len(effect)
@@ -78,11 +80,13 @@ def count_more_rounds(
     that is decided already; callers use it for undecided ones only.
 
     Args:
+        effect: natural logarithm of the slowdown of each node or link, the middle of its interval.
         half_width: how far the interval of ``count`` measurements reaches to each side.
         count: measurements so far.
+        effect_limit: effect beyond which a node or link is slow.
 
     Returns:
-        ``NO_ROUNDS`` where more than ``MAX_ROUNDS`` would be needed.
+        The number for each; ``NO_ROUNDS`` where more than ``MAX_ROUNDS`` would be needed.
     """
     distance = np.abs(effect - effect_limit)
     with np.errstate(divide="ignore", invalid="ignore"):

@@ -135,8 +135,12 @@ class LinkVerdicts:
     def list_suspects(self) -> list[tuple[int, int]]:
         """Return both nodes of each link that looks slow, but was measured too seldom to decide.
 
-        A suspect that was measured often enough, but was slow in too few of its rounds, is not
-        among them: it stays undecided, and ``more_rounds`` tells the user to measure again.
+        A suspect is a link that looks slow, but was slow in too few rounds to be decided. One that
+        was measured often enough, but was slow in too few of its rounds, is not among those that
+        are returned: it stays undecided, and ``more_rounds`` tells the user to measure again.
+
+        Returns:
+            The numbers of both nodes of each link.
         """
         links = np.flatnonzero(self.is_suspect & (self.rounds < MIN_LINK_ROUNDS))
         return [(int(self.first[link]), int(self.second[link])) for link in links]

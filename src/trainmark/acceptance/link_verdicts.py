@@ -58,12 +58,14 @@ def judge_links(
         degrees_of_freedom: of the noise of a measurement; below 1 it is unknown, and no link is
             decided.
     """
-    residual = pairs.residual
+    residual = pairs.residual  # (P,), one of each measurement of a pair
     if measured.num_nodes <= 2:  # a single link has no peers: no link is judged
         measured = Measurements(num_nodes=measured.num_nodes)
         residual = make_empty_floats()
+    # ``links.rounds`` (L,): number of measurements of each link; ``links.link_of_pair`` (P,): index
+    # of the link of each measurement.
     links = _Links.from_measurements(measured)
-    effect = compute_lower_medians(residual, links.link_of_pair, len(links.rounds))
+    effect = compute_lower_medians(residual, links.link_of_pair, len(links.rounds))  # (L,)
     std_error = _estimate_std_errors(measured, pairs, links)
     num_std_errors = compute_num_std_errors(error_rate, len(links.rounds), degrees_of_freedom)
     half_width = num_std_errors * std_error
@@ -112,7 +114,9 @@ class _Links:
         A link may have been measured in several rounds. ``first`` is always the lower node.
         """
         # Both nodes of a pair as one number, so that equal numbers are measurements of one link.
+        # At least 1, because it divides below: without nodes there are no pairs either.
         base = max(1, measured.num_nodes)
+        # A pair is measured once in a round, so that the counts are numbers of rounds.
         numbers, link_of_pair, rounds = np.unique(
             measured.first * base + measured.second, return_inverse=True, return_counts=True
         )
@@ -127,14 +131,21 @@ class _Links:
 def _estimate_std_errors(measured: Measurements, pairs: PairFit, links: _Links) -> Floats:
     """Return the standard error of each link's effect.
 
-    An effect is a median over the rounds of the link, relative to the effect of its slower node: it
-    has the error of the median and that of the node's effect.
+    The effect of a link is a logarithm: how much slower its pair was than the slower of its nodes,
+    in the median of its rounds. It has the error of this median and that of the node's effect.
+
+    Args:
+        measured: ``first`` and ``second`` (P,) are the nodes of each measurement of a pair.
+        pairs: ``nodes.std_error`` (N,) is the standard error of each node's effect, ``noise`` the
+            standard deviation of one measurement of a pair.
+        links: ``rounds`` (L,) is the number of measurements of each link, ``link_of_pair`` (P,) the
+            index of the link of each measurement.
 
     Returns:
         (L,), one of each link.
     """
     node_errors = pairs.nodes.std_error
-    # (P,) mean of the variances of both nodes of each pair. It is used for the slower node.
+    # (P,) mean of the variances of both nodes of each pair, in place of that of its slower node.
     mean_variance = (node_errors[measured.first] ** 2 + node_errors[measured.second] ** 2) / 2
     node_variance = np.zeros(len(links.rounds))  # (L,)
     # All measurements of a link have the same nodes, so that each of them sets the same value. NaN:
@@ -156,14 +167,17 @@ def _find_confirmed_links(
     were slow. For a link whose effect is not above the limit the answer means nothing.
 
     Args:
+        links: ``rounds`` (L,) is the number of rounds in which each link was measured,
+            ``link_of_pair`` (P,) the index of the link of each measurement of a pair.
         residual: (P,) logarithm of how much slower each pair was than the slower of its nodes.
-        effect: (L,) median of the residuals of each link.
-        effect_limit: effect beyond which a link is slow.
+        effect: (L,) lower median of the residuals of each link.
+        effect_limit: effect beyond which a link is slow, a logarithm, too.
 
     Returns:
         (L,) a flag for each link.
     """
-    # (P,) whether a round is nearer to the effect of its link than to the limit.
+    # (P,) A round is slow if it lies above the middle between the limit and the effect of its link:
+    # it is then nearer to this effect, which is above the limit.
     is_slow_round = residual > (effect_limit + effect[links.link_of_pair]) / 2
     # (L,) number of slow rounds: each flag has the weight 0 or 1.
     slow_rounds = np.bincount(links.link_of_pair, is_slow_round, len(links.rounds))
@@ -200,6 +214,9 @@ def _find_detectable_slowdown(
 ) -> float:
     """Return the smallest slowdown of a link that is noticed with probability 95%.
 
+    An effect is the natural logarithm of a slowdown: of how much slower a pair is than the slower
+    of its nodes.
+
     A link is noticed if the whole interval of its effect lies above the limit. Its estimate must
     lie above the limit by half the width of the interval. To do so with probability 95%, the true
     effect must be larger by another ``_ONE_SIDED_95`` standard errors. The median standard error of
@@ -215,6 +232,7 @@ def _find_detectable_slowdown(
     """
     if len(std_error) == 0:
         return nan
-    median_error = np.median(std_error, keepdims=True)  # (1,): slowdowns are made of arrays
+    # (1,), because ``convert_to_slowdowns`` takes an array.
+    median_error = np.median(std_error, keepdims=True)
     effect = effect_limit + (num_std_errors + _ONE_SIDED_95) * median_error
     return float(convert_to_slowdowns(effect)[0])

@@ -62,6 +62,7 @@ def judge_measurements(
     """Return the verdicts on all nodes and on all links that were measured.
 
     Args:
+        measured: step times of nodes alone and in pairs.
         worse_by: slowdown up to which a node or link passes.
         error_rate: probability of any wrong verdict, half of it for nodes, half for links.
         baseline: earlier time of a node alone, with which nodes are compared; None: they are
@@ -70,7 +71,9 @@ def judge_measurements(
     effect_limit = log1p(worse_by)  # effects are logarithms of slowdowns
     # What the measurements of a round have in common; effects are what remains without it.
     round_levels = compute_round_levels(np.log(measured.alone_s), measured.alone_round)
+    # The noise is the standard deviation of the logarithm of one measurement.
     alone, alone_noise = estimate_alone(measured, round_levels)
+    # Effects of nodes in pairs, and what remains of each pair without them: what its link adds.
     pairs = fit_pairs(measured, alone, alone_noise, effect_limit)
     pairs, degrees_of_freedom = _correct_noise(measured, pairs, alone_noise)
     links = judge_links(
@@ -131,11 +134,16 @@ def _correct_noise(
 ) -> tuple[PairFit, int]:
     """Return the fit of the pairs with a noise that is not too small, and its degrees of freedom.
 
+    The noise is the standard deviation of the logarithm of one measurement. The degrees of freedom
+    are those of the noise.
+
     The residuals of few pairs may be near 0 by chance, and the noise that is estimated from them is
     then too small. If there are few pairs, the noise is therefore at least that of nodes alone; if
     no node was measured alone, it is at least the root mean square of the residuals.
 
     Args:
+        pairs: ``residual`` is the logarithm of each pair's measured time over the time that its
+            slower node explains; ``noise`` is estimated from these residuals.
         alone_noise: standard deviation of a measurement of a node alone.
     """
     num_alone = len(measured.alone_s)
@@ -159,7 +167,7 @@ def _compute_root_mean_square(residual: Floats, degrees_of_freedom: int) -> floa
     ``estimate_noise`` uses medians, and the median of few residuals may be 0 by chance.
 
     Args:
-        residual: (P,) logarithm of each pair's measured time over that which its slower node
+        residual: (P,) logarithm of each pair's measured time over the time that its slower node
             explains.
         degrees_of_freedom: number of residuals minus number of effects that were estimated from the
             same pairs.
@@ -173,6 +181,7 @@ def _compute_log_median_s(measured: Measurements) -> float:
     Each node counts with the lower median of its own measurements.
     """
     values = np.log(measured.alone_s)
+    # The median over the nodes.
     return compute_peer_level(
         compute_lower_medians(values, measured.alone_node, measured.num_nodes)
     )
@@ -190,6 +199,7 @@ def choose_pairs_to_measure_again(judgement: Judgement) -> list[tuple[int, int]]
     links = judgement.links
     # The list is repeated, because a link is confirmed only by `MIN_LINK_ROUNDS` rounds.
     pairs = links.list_suspects() * MIN_LINK_ROUNDS
+    # Shareable causes: the node is slow with other nodes, and not known to be slow alone.
     suspect_nodes = [
         node for node, cause in enumerate(judgement.nodes.cause) if cause in SHAREABLE_CAUSES
     ]

@@ -83,6 +83,9 @@ class Acceptance:
 
         The phase ``devices`` measures each device alone, ``nodes`` all devices together, ``pairs``
         pairs of devices. With several nodes, pairs are pairs of nodes, and not among these rounds.
+
+        A round has one or more teams that measure at the same time; a team is a tuple of the
+        indices of its devices.
         """
         num_devices = len(self.device_names)
         phases = self.request.chosen_phases
