@@ -108,7 +108,7 @@ class Agent:
         self._local = local  # measures on this machine
         self._node_rank = node_rank
         self._session = Session(opened.folder, opened.number)  # what all nodes wrote so far
-        self._joined: list[int] = []  # node ranks of the nodes that joined in time
+        self._joined: list[int] = []  # node ranks of the nodes that joined in time; set by `run`
         # What earlier sessions measured, which is not measured again: the phase, the number of the
         # round, and the names of the members of each team.
         self._measured_before = Evidence.read(opened.folder).results.keys()
@@ -140,9 +140,9 @@ class Agent:
         confirming_rounds = self._agree_on_rounds(
             "pairs-again", partial(self._choose_confirming_rounds, _PAIRS_END)
         )
-        # Rounds that an earlier session measured are skipped by their numbers. Confirming rounds get
-        # numbers above those of planned ones: 1000 more in session 1, 2000 more in session 2. So
-        # none of them is skipped.
+        # Rounds that an earlier session measured are skipped by their numbers. Confirming rounds
+        # get numbers above those of planned ones: 1000 more in session 1, 2000 more in session 2.
+        # So none of them is skipped.
         first_number = len(rounds) + _NUMBERS_PER_SESSION * self._opened.number
         for number, pairs in enumerate(confirming_rounds, first_number):
             self._measure_round("pairs", number, pairs)
@@ -294,6 +294,7 @@ class Agent:
             member_names = tuple(self._session.get_name(node_rank) for node_rank in node_ranks)
             if phase == "pairs":  # a pair has one name, in whichever order it was chosen
                 member_names = tuple(sorted(member_names))
+            # Results of earlier sessions are kept by phase, number of the round and member names.
             is_done = (phase, number, member_names) in self._measured_before
             if self._node_rank in node_ranks and not is_done:
                 self._measure_with_team(phase, number, node_ranks, member_names)
@@ -419,7 +420,7 @@ def main(words: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="trainmark.acceptance.agent", description=__doc__)
     parser.add_argument("session_dir", type=Path)
     parser.add_argument("--node-rank", type=int, required=True)
-    # Host of the first node, and a port of it. Teams find each other at ports above this one.
+    # Host of the first node, and a port of it. The node finds its own address by them.
     parser.add_argument("--master", required=True)
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--data", type=Path)  # folder on this node; absent: that of the plan
@@ -446,8 +447,9 @@ def _measure_node(opened: OpenedSession, options: argparse.Namespace) -> None:
 
     Args:
         opened: the session as its folder describes it.
-        options: of the command line, see ``main``: the rank of this node, the host and the port of
-            the first node, the folder of the data, and whether the launcher sends a heartbeat.
+        options: of the command line: the rank of this node, the host and the port of the first node
+            (``master``, ``port``), the folder of the data, and whether the launcher writes to
+            standard input for as long as it lives (``heartbeat``).
     """
     node_rank = options.node_rank
     plan = opened.plan

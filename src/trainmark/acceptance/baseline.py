@@ -126,7 +126,8 @@ def read_baselines_of_acceptance(folder: Path, plans: Sequence[Plan]) -> Baselin
         _refuse_other_work(Plan.read(path), plans, str(folder))
     passing = set(result.list_names("pass"))
     is_of_nodes = result.unit == "node"  # else the devices of one machine were judged
-    # All names of the product of each passing device and node.
+    # All names of the product of each passing device and node: first the one that the node
+    # reported. Ranks may have reported others, which are added for devices below.
     products_of_device: dict[str, set[str]] = {}
     products_of_node: dict[str, set[str]] = {}
     for joined in evidence.nodes.values():

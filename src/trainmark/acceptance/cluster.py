@@ -60,6 +60,9 @@ def prepare_session(
 ) -> Iterator[OpenedSession]:
     """Check everything, make the folder of a new session, and yield the session.
 
+    An acceptance has one folder, and each of its sessions a folder in it, with the session's plan
+    and the settings of the cluster.
+
     The lock of the acceptance's folder is held until the end of the block.
 
     Args:
@@ -389,7 +392,7 @@ class _SessionProgress:
         It is None, too, while no round has ended.
 
         Args:
-            alive: the nodes that still measure, one of which is farthest ahead.
+            alive: the nodes that still measure; the one that is farthest ahead counts.
         """
         phase, num_ended = self._find_phase(alive)
         if phase is None or (phase, num_ended) == self._shown_phase:

@@ -100,8 +100,8 @@ def conclude_nodes(
     not_measured = note_bad_rounds(assessment, evidence, member_of)
     _note_absent(assessment, evidence, opened)
     # A whole is the training of all nodes of a peer group together. If it is slow, sets of these
-    # nodes are to be measured, to find the groups that are slow only together. This follows all
-    # other findings, because nodes that fail already take no part.
+    # nodes are to be measured, to find the groups of nodes that are slow only with others. This
+    # follows all other findings, because nodes that fail already take no part.
     sets_to_measure: list[NodeSet] = []
     if "groups" in request.chosen_phases and STEP in times:
         sets_to_measure = judge_wholes(

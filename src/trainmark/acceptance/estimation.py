@@ -175,7 +175,8 @@ def compute_peer_level(effect: Floats) -> float:
     """Return the effect of the median node; 0 if no node was measured.
 
     Args:
-        effect: (N,) logarithm of the slowdown or of the time of each node; NaN: not measured.
+        effect: (N,) logarithm of the slowdown or of the time of each node, so that a fast node has
+            a low effect; NaN: not measured.
     """
     ordered = np.sort(effect[np.isfinite(effect)])
     if len(ordered) == 0:
