@@ -85,10 +85,11 @@ def compare_devices(trainings: Mapping[str, Sequence[Sequence[StepDigest]]]) -> 
     # no device is blamed for it.
     if 2 * len(consistent_runs) <= len(runs_of_device):
         return Comparison(control="not_deterministic", deviations=[], unclear=[])
+    # Equal for devices whose runs are equal, so that they can be counted.
     encodings = {device: _encode_digests(run) for device, run in consistent_runs.items()}
-    usual_encoding, count = Counter(encodings.values()).most_common(1)[0]
+    usual_encoding, num_agreeing = Counter(encodings.values()).most_common(1)[0]
     # More than half of all devices must agree, with those that differ from themselves counted too.
-    if 2 * count <= len(runs_of_device):
+    if 2 * num_agreeing <= len(runs_of_device):
         unclear = sorted(consistent_runs)
         return Comparison(control="no_majority", deviations=deviations, unclear=unclear)
     devices_of_majority = [

@@ -177,8 +177,8 @@ def _judge_devices(
     Args:
         assessment: of the nodes, which get the findings.
         evidence: what all nodes measured.
-        groups: the nodes of each peer group, as what each wrote when it joined: its name and its
-            devices among it.
+        groups: the nodes of each peer group, as what each wrote when it joined, with its name and
+            its devices.
         baselines: earlier times with which devices are compared; None: with their peers.
         request: has the slowdowns up to which a device passes.
     """

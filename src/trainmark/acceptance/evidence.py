@@ -116,17 +116,17 @@ class EvidenceWriter:
 
     def __init__(self, folder: Path, node: str, session: int | None = None) -> None:
         # Each node writes a file ``NODE.SESSION.jsonl`` in each session.
-        evidence = folder / EVIDENCE_DIR
-        evidence.mkdir(exist_ok=True)
+        evidence_dir = folder / EVIDENCE_DIR
+        evidence_dir.mkdir(exist_ok=True)
         number = session
         if number is None:  # the next one of this node, which has a file of each earlier session
-            number = len(list(evidence.glob(f"{node}.*.jsonl"))) + 1
+            number = len(list(evidence_dir.glob(f"{node}.*.jsonl"))) + 1
         self.node = node
         num_namesakes = 1  # nodes of this session with the same name, this one included
-        while (evidence / f"{self.node}.{number}.jsonl").exists():
+        while (evidence_dir / f"{self.node}.{number}.jsonl").exists():
             num_namesakes += 1
             self.node = f"{node}-{num_namesakes}"
-        self._path = evidence / f"{self.node}.{number}.jsonl"
+        self._path = evidence_dir / f"{self.node}.{number}.jsonl"
         self._path.touch(exist_ok=False)  # fails if another node has taken the name meanwhile
 
     def write(self, kind: type[Event], **fields: Any) -> None:
@@ -205,6 +205,7 @@ class Evidence:
         Returns:
             By the name of each lost node, the error that a partner wrote when it did not come.
         """
+        # Only of teams that did not measure the round in another session either.
         errors_of_lost_nodes: dict[str, str] = {}
         for key, failure in self.failures.items():
             if failure.absent is None:  # all came, and the round failed for another reason
