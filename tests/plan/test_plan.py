@@ -133,17 +133,16 @@ def test_tunable_fields_are_listed_and_fixed_fields_make_the_run_open(resolve: A
         ("long", "1x2", "standard-1x1"),  # then the nearest
         ("long", "1x3", "standard-1x8"),
         ("long", "4x8", "standard-1x8"),
-        ("tiny", "1x1", "tiny"),  # different work
+        ("tiny", "1x1", "tiny"),  # its generated data is other work: compared with itself
     ],
 )
 def test_a_run_is_compared_with_a_standard_recipe(name: str, world: str, standard: str) -> None:
     case = make_sized_case()
-    worlds = {
-        key: replace(item, world=find_recipe_world(key)) for key, item in case.recipes.items()
+    recipes_with_world = {
+        key: replace(recipe, world=find_recipe_world(key)) for key, recipe in case.recipes.items()
     }
-    assert (
-        recipes.find_standard_recipe(replace(case, recipes=worlds), name, world=world) == standard
-    )
+    case = replace(case, recipes=recipes_with_world)
+    assert recipes.find_standard_recipe(case, name, world=world) == standard
 
 
 def find_recipe_world(name: str) -> str | None:
@@ -161,7 +160,8 @@ def test_default_of_a_shipped_recipe_is_no_change() -> None:
             replace(shipped_recipe, **by_hand), named=shipped_recipe, standard=standard
         )
 
-    # What the shipped recipe itself has otherwise (its target, its steps) is no change.
+    # The shipped recipe's own target and steps say how much is trained and are no change. Its batch
+    # size is one, which the closed rules allow.
     assert compare_changes() == ({"micro_batch_size": 96}, {})
     assert compare_changes(micro_batch_size=32) == ({}, {})  # back at the standard's
     assert compare_changes(max_steps=50) == ({"micro_batch_size": 96}, {"max_steps": 50})
@@ -505,6 +505,7 @@ def test_old_torch_has_no_fsdp_on_devices_that_gloo_serves(
     request = RunRequest(case="gpt_megatron", recipe="tiny", overrides={"fsdp": "true"})
     recipe = choose_work(request).recipe
     vendor = FakeVendor(torch_type="acme", collective_backend=backend)
+    # With gloo, FSDP of torch 2.7.1 gets wrong gradients.
     monkeypatch.setattr("trainmark.torch_version._read_version", lambda _: "2.7.1")
     if not is_refused:
         refuse_missing_features(recipe, vendor, ranks=2)  # raises nothing

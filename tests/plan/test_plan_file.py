@@ -201,6 +201,6 @@ def test_the_shipped_plans_can_be_read() -> None:
 def test_documented_example_is_a_valid_plan(parse: Parse, page: str) -> None:
     guide = (PLANS.parent / "docs" / page).read_text(encoding="utf-8")
     plan = parse(guide.split("```yaml\n")[1].split("```")[0])
-    worlds = [f"nproc_{count}-bs_{size}" for count in (1, 2) for size in (8, 16)]
-    combined = [f"{case}-tiny-{world}" for case in ("toy", "distilbert_sst2") for world in worlds]
+    changes = [f"nproc_{count}-bs_{size}" for count in (1, 2) for size in (8, 16)]
+    combined = [f"{case}-tiny-{name}" for case in ("toy", "distilbert_sst2") for name in changes]
     assert [entry.name for entry in plan.entries] == ["toy", "small-batch", *combined]

@@ -162,7 +162,7 @@ def test_failed_run_has_a_record_with_zero_and_the_flag(log, data, options, why)
 
 @pytest.mark.parametrize(("skip_steps", "skipped"), [(0, 0), (1, 1), (2, 2), (9, 2)])
 def test_only_values_of_the_speed_count_as_skipped(log, skip_steps, skipped):
-    """A log with two values of a speed, of which a named preset of another trainer has none."""
+    """A preset that finds none of the log's two values does not count them as skipped."""
     figures = analyze_speed(
         log("ips: 1\nips: 2\n"), keyword="", preset="auto", skip_steps=skip_steps
     ).figures
@@ -215,12 +215,14 @@ def test_every_mode_is_its_formula(log, mode, result):
     options = {"model_mode": mode, "base_batch_size": 8, "gpu_num": 4}
     assert result == analyze_speed(log("ips: 0.25\n"), **options).record.FINAL_RESULT
     assert result == analyze_speed(log("ips: 250\n"), time_unit="ms", **options).record.FINAL_RESULT
-    # No speed is 0.
+    # A value of 0 is no speed in any mode.
     assert analyze_speed(log("ips: 0\n"), **options).record.JOB_FAIL_FLAG == 1
 
 
 @pytest.mark.parametrize(("index", "result"), [(2, 8.5), (6, 8.5), (3, 5.0)])
-def test_other_indexes_print_the_figure_of_the_log(log, index, result):
+def test_values_that_are_no_speed_give_the_largest_or_the_mean(log, index, result):
+    # ``index`` is the public tool's number of a kind of figure; 1 is a speed. Of memory (2) and
+    # batch sizes (6) the largest value is the result, of a profile (3) the mean.
     record = analyze_speed(log(LINES), index=index, ips_unit="MB", model_mode=None).record
     assert (record.FINAL_RESULT, record.UNIT, record.index) == (result, "MB", index)
 

@@ -62,7 +62,7 @@ def test_rows_of_dlrm_count_samples_twice_for_each_device() -> None:
 
 @pytest.mark.parametrize("case", ["llama2_7b_lora", "glm_superglue"])
 def test_sound_rows_of_founding_pages_have_no_finding(case: str) -> None:
-    """The MFU of 36.1% follows from 4017 tokens/s."""
+    """Figures fit each other, such as 4017 tokens/s and an MFU of 36.1% of llama2_7b_lora."""
     assert audit_reference(case) == []
 
 

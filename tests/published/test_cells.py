@@ -70,7 +70,7 @@ def test_target_of_a_table_has_the_name_of_its_only_quality():
         ("e2e_time", "361²", "cell_is_no_number"),
         ("mem", "2*3*4G", "cell_is_no_number"),
         ("mAP", "0.382 && 0.343", "cell_is_no_number"),  # of two metrics
-        ("mem", "24000", "cell_is_no_number"),  # not GiB
+        ("mem", "24000", "cell_is_no_number"),  # without a unit it is GiB: more than a device has
     ],
 )
 def test_invalid_figure_is_refused_with_reason(header, cell, code):
@@ -97,7 +97,8 @@ def test_commas_are_decimal_if_other_texts_of_the_column_show_it(texts, numbers)
 
 @pytest.mark.parametrize("others", [["0,250"], ["12.5"], []])
 def test_comma_that_may_be_either_is_refused(others):
-    # The other cells of the column do not tell either.
+    # "0," groups no thousands, but no other number of the column shows that its commas are decimal:
+    # "0,250" is as unclear, and "12.5" has a decimal point.
     (marked_column,) = cells.mark_decimal_commas(
         [make_column("p_core")], [[cell] for cell in ["0,125", *others]]
     )
@@ -117,5 +118,5 @@ def test_unknown_column_with_a_unit_is_a_figure_of_it(header, name, unit):
     unknown_column = make_column(header)
     assert (unknown_column.role, unknown_column.name, unknown_column.unit) == ("figure", name, unit)
     assert cells.read_cell(f"12.5 {unit}", unknown_column)[name].value == 12.5
-    # Unlike a known quality with a mark in brackets.
+    # A known quality stays one, whether a benchmark or a unit is in the brackets.
     assert make_column("acc(MMLU)").role == make_column("acc (%)").role == "quality"

@@ -82,7 +82,8 @@ def test_step_lines_alone_give_the_speed_of_their_intervals(import_text):
     assert row.line == 0  # of the log as a whole
 
 
-def test_case_key_gives_the_work(import_text):
+def test_case_key_gives_case_device_framework_and_ranks(import_text):
+    # model:framework:device:nodes:ranks of a node:repeats.
     key = "distilbert:pytorch_1.8:A100:2:8:1"
     text = format_perflog("INIT_START", value={"case": key}) + format_perflog(
         "FINISHED", value=TOTALS
@@ -312,7 +313,7 @@ def shorten_blocks(event):
         (double_samples_of_blocks, ["log_samples_fall", "log_samples_above_steps"]),
         (double_batch, ["log_samples_below_steps", "log_batch_and_devices"]),
         (shorten_blocks, ["log_time_falls"]),
-        (halve_times, []),
+        (halve_times, []),  # the log states its times once, so nothing contradicts them
         (lambda _: None, []),
     ],
 )

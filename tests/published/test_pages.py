@@ -60,6 +60,7 @@ def test_nine_column_table_is_read():
 
 
 def test_page_of_large_models_is_read():
+    # ``FACTS`` leaves the precision to a column of the results; here the facts state it.
     (row,) = read(
         FACTS.replace("precision,见“性能指标”", "bf16")
         + "| 配置 | parallel | fix_hp | token/p/s | 是否精度对齐 | mem | MFU |\n"
@@ -144,10 +145,10 @@ def test_commands_joined_by_pipes_are_no_table():
 
 @pytest.mark.parametrize("lang", ["en", "zh"])
 @pytest.mark.parametrize("status", ["diverged", "oom"])
-def test_row_of_our_own_page_has_the_mark_behind_its_label(lang, status):
+def test_status_in_brackets_behind_a_label_of_our_own_page_is_read(lang, status):
     record = Record.model_validate_json((GOLDEN / "record_toy.json").read_text(encoding="utf-8"))
     record = record.model_copy(update={"status": status, "cause": None})
-    # As Markdown escapes the mark in square brackets.
+    # The label ends with the status in square brackets, which Markdown escapes.
     label = (
         translate(describe_record_configuration(record), lang)
         .replace("[", r"\[")
@@ -181,7 +182,7 @@ def test_path_of_a_page_gives_model_and_vendor(tmp_path):
         Page(file="p", form="flagperf"), tmp_path / "metax" / "glm-pytorch" / "README.md"
     )
     assert (page.vendor, page.model, page.framework) == ("metax", "glm", "pytorch")
-    # The path precedes what the page says of itself.
+    # The path takes precedence over the page, whose facts name distilbert and nvidia.
     row = next(files.read_page(FACTS + NINE, page))
     assert (row.case, row.vendor) == ("glm_superglue", "metax")
 

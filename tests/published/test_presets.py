@@ -47,13 +47,15 @@ def test_every_sample_line_is_recognised_as_its_own_preset_only(preset):
 
 
 def test_explicit_options_override_the_preset():
-    # Step times of 2 s: as tokens/s of 1,024 a device on 8, as steps/s, and another time as it is.
+    # Steps take 2 s. With 1,024 tokens a step on each of 8 devices they give tokens/s.
     analyzed = analyze_sample(
         "megatron", base_batch_size=1024, gpu_num=8, skip_steps=1, ips_unit="tokens/s"
     ).record
     assert (analyzed.FINAL_RESULT, analyzed.UNIT) == (8 * 1024 / 2, "tokens/s")
+    # Mode 2 is steps/s.
     analyzed = analyze_sample("megatron", model_mode=2, skip_steps=1).record
     assert (analyzed.FINAL_RESULT, analyzed.UNIT) == (0.5, "steps/s")
+    # The keyword reads another time of the log; mode 4 is its mean.
     analyzed = analyze_sample("megatron", keyword="forward:", model_mode=4).record
     assert (analyzed.FINAL_RESULT, analyzed.UNIT) == (0.011, "s/epoch")
     assert analyze_sample("megatron", keyword_loss="loss scale:").record.LOSS_RESULT == 1.0

@@ -82,6 +82,7 @@ def test_every_rule_has_a_planted_error() -> None:
 
 @pytest.mark.parametrize("name", PLANTS)
 def test_planted_error_is_found(name: str) -> None:
+    # A plant is correct rows or records, and a change to them that breaks the rule.
     rule, plant = PLANTS[name]
     findings = [
         finding for finding in audit(make_subjects(plant, changed=True)) if finding.rule == rule
@@ -92,9 +93,11 @@ def test_planted_error_is_found(name: str) -> None:
     (finding,) = findings
     if "line" in plant:
         assert finding.subject.line == plant["line"]
-    for part, value in plant["arithmetic"].items():
-        printed_value = finding.message.args[part]
-        assert printed_value == (value if isinstance(value, str) else pytest.approx(value)), part
+    # ``arithmetic``: the values with which the message shows how it was computed.
+    for argument, value in plant["arithmetic"].items():
+        printed_value = finding.message.args[argument]
+        expected = value if isinstance(value, str) else pytest.approx(value)
+        assert printed_value == expected, argument
 
 
 @pytest.mark.parametrize("name", PLANTS)

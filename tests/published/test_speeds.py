@@ -35,7 +35,7 @@ NANOGPT = [
 
 
 def read(folder: Path, lines: list[str]) -> dict[str, tuple[int, list[float]]]:
-    """Return lines and values of each quantity in a log."""
+    """Return, by quantity, the number of lines of a log that have it, and its values."""
     log = folder / "log.txt"
     log.write_text("\n".join(lines) + "\n")
     return {x.quantity: (x.lines, x.values) for x in read_logged_speeds([log])}
@@ -54,6 +54,7 @@ def read(folder: Path, lines: list[str]) -> dict[str, tuple[int, list[float]]]:
         ),
         (TRAINER, {"samples_per_second": (1, [80.5])}),
         (MEGATRON, {"step_s": (2, [2.0, 1.0]), "tflops_per_device": (2, [300.0, 600.0])}),
+        # nanoGPT prints an MFU of -100% until it has measured one.
         (NANOGPT, {"step_s": (2, [0.9, 0.12]), "mfu_percent": (2, [-100.0, 12.3])}),
         (
             [f"step {step}, mfu: 0.31, tokens/s: 100" for step in (1, 2)],
@@ -67,7 +68,7 @@ def read(folder: Path, lines: list[str]) -> dict[str, tuple[int, list[float]]]:
     ],
 )
 def test_speeds_of_known_forms(tmp_path, lines, speeds):
-    # ``speeds``: by quantity, lines that have it, and its values.
+    # ``speeds``: by quantity, the number of lines that have it, and its values.
     read_speeds = read(tmp_path, lines)
     assert read_speeds.keys() == speeds.keys()
     for name, (count, values) in speeds.items():

@@ -62,7 +62,7 @@ def test_column_for_each_precision_gives_a_row_for_each() -> None:
     assert (first.device, first.world_size) == ("V100 32G", 1)
     # Line 9 has a batch size of its own for each precision.
     assert (first.changes["micro_batch_size"], second.changes["micro_batch_size"]) == ("4", "8")
-    # Inference is not training, and a point may be escaped.
+    # The last table is of inference, so the name says so; it prints the number as 28\.32.
     last = imported_rows.rows[-2]
     assert {name: x.value for name, x in last.figures.items()} == {"inference Throughput": 28.32}
 
@@ -304,8 +304,8 @@ def test_invalid_units_are_rejected(text: str) -> None:
         ("NVIDIA DGX A100 (8x A100 80GB)", "A100 80GB"),
         ("H100 80GB BF16", "H100 80GB"),
         ("Results of BI-V100", "BI-V100"),
-        ("NVIDIA results", None),
-        ("MTT S5000", None),
+        ("NVIDIA results", None),  # a vendor alone
+        ("MTT S5000", None),  # not among the known products
     ],
 )
 def test_device_in_a_heading_applies_to_its_table(heading: str, device: str | None) -> None:
@@ -315,7 +315,9 @@ def test_device_in_a_heading_applies_to_its_table(heading: str, device: str | No
 @pytest.mark.parametrize(
     ("count", "world"), [(1, (1, 1)), (8, (1, 8)), (64, (8, 8)), (12, (1, 12))]
 )
-def test_devices_are_grouped_into_machines_of_eight(count: int, world: tuple[int, int]) -> None:
+def test_sixteen_devices_and_more_are_grouped_into_machines_of_eight(
+    count: int, world: tuple[int, int]
+) -> None:
     assert divide_into_machines(count) == world
 
 

@@ -71,6 +71,7 @@ def test_key_with_a_rate_unit_gives_its_unit_and_number_of_devices(
 
 @pytest.mark.parametrize("text", KEYS["step_times"]["texts"])
 def test_key_of_a_step_time_gives_its_unit_and_number_of_steps(tmp_path: Path, text: str) -> None:
+    # Each text of the table says that a step takes 0.5 s.
     lines = "".join(f"iter {i}, loss 2.{i}, {text}\n" for i in range(4))
     assert read_answer(analyze_text(tmp_path, lines)) == (2.0, "steps/s")
 
@@ -250,17 +251,18 @@ def test_rates_are_averaged_by_the_work_of_each_value(tmp_path: Path) -> None:
     lines = "".join(
         f"step {i} samples/s: {rate} global batch size: 64\n" for i, rate in enumerate((10, 40))
     )
-    analysis = analyze_text(tmp_path, lines)  # 128 samples in 6.4 + 1.6 s
+    # Each line has its rate and its work: 64 samples in 6.4 s, and 64 in 1.6 s.
+    analysis = analyze_text(tmp_path, lines)
     assert (read_answer(analysis), analysis.figures["mean_by"]) == ((16.0, "samples/s"), "work")
-    # The work of each value from a counter, and unknown work, by which values count equally.
+    # A counter of all tokens so far gives the work of a step as its rise since the step before.
     counted = "".join(
         f"step {i} tokens/s: {rate} consumed tokens: {64 * (i + 1)}\n"
         for i, rate in enumerate((7, 10, 40))
     )
-    # The work of a step is the rise of the counter, which the first step does not have.
+    # The first step has no step before it, so its work is unknown and it is skipped.
     analysis = analyze_text(tmp_path, counted, skip_steps=1)
     assert (read_answer(analysis), analysis.figures["mean_by"]) == ((16.0, "tokens/s"), "work")
-    # Without the work, the mean of the values.
+    # If no line gives its work, the result is the mean of the values.
     analysis = analyze_text(tmp_path, "step 1 tokens/s: 10\nstep 2 tokens/s: 40\n")
     assert (read_answer(analysis), analysis.figures["mean_by"]) == ((25.0, "tokens/s"), "value")
 
@@ -338,10 +340,11 @@ def test_total_of_a_perflog_counts_and_not_its_steps(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "options", "unit", "loss"),
     [
-        # As the public tool writes them: no unit and the loss without values, 0 without a loss;
-        # the measured unit of a job that failed.
+        # The record is as the public tool writes it. Without a speed it has no unit; the loss is
+        # the one of the log, or 0 if the log has none.
         ("loss: 2.5\n", {"keyword": "ips:", "keyword_loss": "loss:", "ips_unit": "x/s"}, "", 2.5),
         ("Traceback\n", {"keyword": "ips:", "keyword_loss": "loss:"}, "", 0.0),
+        # A job that failed although its log has a speed keeps the unit of this speed.
         ("ips: 5 loss: 2.5\n", {"keyword": "ips:", "keyword_loss": "loss:", "failed": True,
                                 "ips_unit": "samples/s"}, "samples/s", 2.5),
         ("ips: 5\n", {"keyword": "ips:", "failed": True, "model_mode": 1}, "steps/s", 0.0),
@@ -357,7 +360,7 @@ def test_record_of_a_failed_log_has_unit_and_loss_of_the_public_tool(
 
 @pytest.mark.parametrize("num_lines", [1, 5])
 def test_counter_with_a_clock_gives_steps_per_second(tmp_path: Path, num_lines: int) -> None:
-    """Ten steps each 5 s; a counter is no running mean, so no note says that it falls."""
+    """Ten steps every 5 s. A note about a falling running mean is not for counters."""
     lines = [
         f'{{"current_steps": {10 * n}, "total_steps": 100, "elapsed_time": "0:00:{5 * n:02d}"}}\n'
         for n in range(1, num_lines + 1)

@@ -143,33 +143,35 @@ def compute_expected_waits(
         asynchronous: whether the device works on its own, so that a step only launches its work;
             such a device is waiting when it is idle.
     """
-    # Time of the host, and until when the device is busy.
-    now, busy, waits = START_NS, START_NS, []
+    now = START_NS  # of the host
+    busy_until = START_NS  # of the device
+    waits: list[int] = []  # of each step
     for micros in epochs:
         # Of each batch: when the queue asked for it, when it was ready, when the step took it.
         begun: list[int] = []
         ready: list[int] = []
         taken_ns: list[int] = []
-        first = now  # the queue of an epoch is filled from its start
-        waited = 0
+        epoch_start = now  # the queue is filled from here
+        waited = 0  # of the current step, so far
         # The number of steps at which the window ends; the first window of all has one step.
         window_end = len(waits) + (window_steps if waits else 1)
         for number, micro in enumerate(micros):
-            asked = now
+            asked = now  # when the step asked for the batch
             if depth == 0:
                 now += micro.fetch_ns
             else:
-                begun.append(first if number < depth else taken_ns[number - depth])
-                earlier = ready[-1] if ready else first
-                ready.append(max(begun[-1], earlier) + micro.fetch_ns + times.pin_ns)
+                begun.append(epoch_start if number < depth else taken_ns[number - depth])
+                previous_ready = ready[-1] if ready else epoch_start
+                ready.append(max(begun[-1], previous_ready) + micro.fetch_ns + times.pin_ns)
                 now = max(now, ready[-1])
             taken_ns.append(now)
             if asynchronous:
-                idle_from = max(busy, asked)
-                busy = max(busy, now) + times.copy_ns
-                waited += busy - idle_from
+                # The device waits from when it is idle until the batch is copied to it.
+                idle_from = max(busy_until, asked)
+                busy_until = max(busy_until, now) + times.copy_ns
+                waited += busy_until - idle_from
                 now += micro.launch_ns
-                busy = max(busy, now) + micro.work_ns
+                busy_until = max(busy_until, now) + micro.work_ns
             else:
                 now += times.copy_ns
                 waited += now - asked
@@ -180,15 +182,15 @@ def compute_expected_waits(
                 if len(waits) == max_steps:
                     return waits
                 if len(waits) == window_end:
-                    now = max(now, busy)  # a window ends with the device's work
+                    now = max(now, busy_until)  # a window ends with the device's work
                     window_end += window_steps
         # The end of the epoch is found by asking for one more; a window ends there.
         if depth == 0:
             now += END_OF_EPOCH_NS
         else:
-            begun.append(taken_ns[-depth] if len(micros) >= depth else first)
+            begun.append(taken_ns[-depth] if len(micros) >= depth else epoch_start)
             now = max(now, max(begun[-1], ready[-1]) + END_OF_EPOCH_NS)
-        now = max(now, busy)
+        now = max(now, busy_until)
     return waits
 
 
@@ -213,40 +215,40 @@ def close_last_step(epoch: list[Micro]) -> list[Micro]:
 epochs = (short_epochs | long_epochs).map(close_last_step)
 
 
-@pytest.mark.parametrize("kind", [Host, Card])
+@pytest.mark.parametrize("device_type", [Host, Card])
 @settings(max_examples=200)
 @given(
-    of_epoch=epochs,
-    number=st.integers(1, 3),
+    epoch=epochs,
+    num_epochs=st.integers(1, 3),
     depth=st.integers(0, 3),
     times=st.builds(Times, pin_ns=st.integers(0, 30), copy_ns=st.integers(0, 30)),
     window_steps=st.integers(1, 4),
     max_steps=st.integers(1, 60),
 )
 def test_data_wait_of_each_step_matches_a_model_of_the_queue(  # noqa: PLR0917
-    kind: type[Host],
-    of_epoch: list[Micro],
-    number: int,
+    device_type: type[Host],
+    epoch: list[Micro],
+    num_epochs: int,
     depth: int,
     times: Times,
     window_steps: int,
     max_steps: int,
 ) -> None:
-    all_epochs = [of_epoch] * number
-    device = kind(FakeClock(START_NS), times=times)
+    all_epochs = [epoch] * num_epochs
+    device = device_type(FakeClock(START_NS), times=times)
     schedule = {"window_steps": window_steps, "max_steps": max_steps}
     windows = train_and_list_windows(device, all_epochs, depth, **schedule)
     waits_ns = [wait_ns for window in windows for wait_ns in window["wait_ns"]]
-    asynchronous = kind is Card
+    asynchronous = device_type is Card  # an accelerator, which works on its own
     assert waits_ns == compute_expected_waits(
         all_epochs, times, depth=depth, asynchronous=asynchronous, **schedule
     )
-    # What was trained is the same as without reading ahead.
-    plain = train_and_list_windows(
-        kind(FakeClock(START_NS), times=times), all_epochs, depth=0, **schedule
+    # What was trained is the same as without reading ahead, which is depth 0.
+    windows_without = train_and_list_windows(
+        device_type(FakeClock(START_NS), times=times), all_epochs, depth=0, **schedule
     )
     for name in ("loss", "samples", "step_samples", "first_step", "tokens", "micro_batches"):
-        assert [item[name] for item in windows] == [item[name] for item in plain], name
+        assert [item[name] for item in windows] == [item[name] for item in windows_without], name
     for window in windows:
         for step_ns, wait_ns in zip(window["step_ns"], window["wait_ns"], strict=True):
             assert 0 <= wait_ns <= step_ns

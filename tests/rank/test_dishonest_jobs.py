@@ -100,7 +100,8 @@ class HalfBatches(ToyJob):
 
     def batches(self, epoch: int) -> Iterator[Batch]:
         for batch in super().batches(epoch):
-            # Every second row from the first one, and from the second one.
+            # Every second row from the first one, and from the second one. Each half becomes a
+            # batch of its own, with the counts of the whole batch.
             halves = [[tensor[half::2] for tensor in batch.tensors] for half in (0, 1)]
             yield from (replace(batch, tensors=half) for half in halves)
 
@@ -186,10 +187,12 @@ class WorksInEvaluation(ToyJob):
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
         self.put_off: list[list[Batch]] = []
-        self.claimed, self.take_step = 0, self.step  # steps that were claimed; the honest step
+        self.num_claimed_steps = 0
+        self.take_honest_step = self.step
         self.step = self.put_step_off
         if self.claims_updates:
-            self.updates = lambda: self.claimed  # what the loop asks for the number of updates
+            # The loop asks the job for its number of weight updates; this job claims one a step.
+            self.updates = lambda: self.num_claimed_steps
 
     def put_step_off(self, batches: Iterator[Batch]) -> torch.Tensor | None:
         """Keep the batch and return a loss that was not computed but falls, as a true one does."""
@@ -197,12 +200,13 @@ class WorksInEvaluation(ToyJob):
         if batch is None:
             return None
         self.put_off.append([batch])
-        self.claimed += 1
-        return torch.tensor(0.5 / self.claimed)
+        self.num_claimed_steps += 1
+        return torch.tensor(0.5 / self.num_claimed_steps)
 
     def evaluate(self) -> Evaluation:
-        for step in self.put_off:  # the batches of each step that ``step`` only read
-            self.take_step(iter(step))
+        # The steps in the measured windows only read these batches; now they are trained on.
+        for batches_of_step in self.put_off:
+            self.take_honest_step(iter(batches_of_step))
         self.put_off.clear()
         return super().evaluate()
 
@@ -230,18 +234,19 @@ class StopsAfterWarmup(ToyJob):
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
-        self.taken, self.take_step = 0, self.step  # steps so far; the honest step
-        self.step = self.step_at_first
-        self.updates = lambda: self.taken  # it claims an update for each step
+        self.num_steps = 0
+        self.take_honest_step = self.step
+        self.step = self.train_in_warmup_only
+        self.updates = lambda: self.num_steps  # it claims a weight update for each step
 
-    def step_at_first(self, batches: Iterator[Batch]) -> torch.Tensor | None:
-        if self.taken < self.context.recipe.warmup_steps:
-            self.taken += 1
-            return self.take_step(batches)
-        if next(batches, None) is None:
+    def train_in_warmup_only(self, batches: Iterator[Batch]) -> torch.Tensor | None:
+        if self.num_steps < self.context.recipe.warmup_steps:
+            self.num_steps += 1
+            return self.take_honest_step(batches)
+        if next(batches, None) is None:  # the epoch has no further batch
             return None
-        self.taken += 1
-        return torch.tensor(1.0 / self.taken)  # not computed, but it falls as a true loss does
+        self.num_steps += 1
+        return torch.tensor(1.0 / self.num_steps)  # not computed, but it falls as a true loss does
 
 
 @pytest.mark.parametrize("window_steps", [10, 1000])
@@ -316,8 +321,9 @@ class DropsTheRest(ToyJob):
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
+        # The job announces an epoch without its last step: 64 of the 4,096 samples of the toy case.
         self.steps_per_epoch -= 1
-        self.samples_per_epoch = 4096 - 64  # all samples of the toy case without one batch
+        self.samples_per_epoch = 4096 - 64
 
     def batches(self, epoch: int) -> Iterator[Batch]:
         return itertools.islice(super().batches(epoch), self.steps_per_epoch)
@@ -325,7 +331,7 @@ class DropsTheRest(ToyJob):
 
 def test_epoch_that_drops_rows_is_reported_and_passes_with_a_finding(run_job: Run) -> None:
     record = run_job(DropsTheRest)
-    assert record.status == "passed"  # as the job says so itself
+    assert record.status == "passed"  # as the job itself announces the shorter epoch
     assert [finding.as_dict() for finding in list_doubts(record)] == [
         {"code": "own_epoch", "args": {"samples": 4032, "rows": 4096}}
     ]
@@ -375,13 +381,14 @@ class SlowSteps(ToyJob):
         self.step = step_slowly
 
 
-def test_marks_at_half_the_hosts_rate_are_a_finding(
+def test_step_times_at_half_the_hosts_rate_are_a_finding(
     run_job: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # A device whose clock for steps runs at half the rate of the host's.
     monkeypatch.setattr(CpuDevice, "elapsed_ns", lambda _self, start, end: (end - start) // 2)
     record = run_job(SlowSteps, max_epochs=1, max_steps=20)
     (finding,) = list_doubts(record)
+    # The times of the steps do not add up to those of their windows, which the host measures.
     assert finding.code == "steps_beside_windows"
     assert finding.args["rank"] == 0
     assert finding.args["steps_s"] <= finding.args["windows_s"] / 2
@@ -393,14 +400,17 @@ class EverySecondStep(ToyJob):
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
-        self.taken, self.take_step = 0, self.step  # steps so far; the honest step
-        self.step = self.half_of_them
+        self.num_steps = 0
+        self.take_honest_step = self.step
+        self.step = self.train_every_second_step
 
-    def half_of_them(self, batches: Iterator[Batch]) -> torch.Tensor | None:
-        self.taken += 1
-        if self.taken % 2:  # the first one, the third one and so on
-            return self.take_step(batches)
-        return None if next(batches, None) is None else torch.tensor(1.0 / self.taken)
+    def train_every_second_step(self, batches: Iterator[Batch]) -> torch.Tensor | None:
+        self.num_steps += 1
+        if self.num_steps % 2:  # the first one, the third one and so on
+            return self.take_honest_step(batches)
+        if next(batches, None) is None:  # the epoch has no further batch
+            return None
+        return torch.tensor(1.0 / self.num_steps)  # not computed, but it falls as a true loss does
 
 
 def test_steps_that_train_nothing_are_a_finding_that_forbids_quoting(run_job: Run) -> None:
@@ -498,7 +508,8 @@ class ScoresOtherRows(ByHand):
 
     def scored_batches(self) -> list[Any]:
         rows = self.data["validation"]
-        self.shift = getattr(self, "shift", 0.0) + 1.0  # added to all features, more each time
+        # Rows count as others if their features differ, so each evaluation shifts them further.
+        self.shift = getattr(self, "shift", 0.0) + 1.0
         rows = Clouds(rows.features + np.float32(self.shift), rows.labels)
         return list(scored_rows(evaluation_batches(rows, size=300, rank=0, world_size=1)))
 
@@ -547,7 +558,8 @@ def test_correct_evaluation_without_the_helper_passes(run_job: Run) -> None:
 
 
 @pytest.mark.parametrize(
-    ("job_type", "code", "args", "grade"),
+    # ``lowers_trust``: whether the finding also lowers the grade of trust.
+    ("job_type", "code", "args", "lowers_trust"),
     [
         (ScoresOneBatch, "evaluation_rows_repeated", {"rows": 1000, "distinct": 250}, True),
         (ScoresOtherRows, "evaluation_rows_change", {"evaluations": 2}, True),
@@ -555,13 +567,12 @@ def test_correct_evaluation_without_the_helper_passes(run_job: Run) -> None:
     ],
 )
 def test_doubtful_evaluation_is_a_finding(
-    run_job: Run, job_type: type[ToyJob], code: str, args: dict[str, Any], grade: bool
+    run_job: Run, job_type: type[ToyJob], code: str, args: dict[str, Any], lowers_trust: bool
 ) -> None:
     record = run_job(job_type, target_value="none")
     assert record.status == "passed"
     assert [(finding.code, finding.args) for finding in list_doubts(record)] == [(code, args)]
-    # ``grade``: whether it also lowers the grade of trust.
-    assert (code in [reason.code for reason in record.trust.reasons]) is grade
+    assert (code in [reason.code for reason in record.trust.reasons]) is lowers_trust
 
 
 class ChangesPrecision(ToyJob):
@@ -594,10 +605,11 @@ class StepsInFloat32(ToyJob):
             return super()._compute_loss_sum(batch)
 
 
-class LowersAFlag(ToyJob):
-    """Sets a flag for its forward pass alone."""
+class LowersMatmulPrecision(ToyJob):
+    """Lowers the precision of matmuls for its forward pass alone."""
 
     def _compute_loss_sum(self, batch: Batch) -> torch.Tensor:
+        # A check before or after the step finds the precision that the recipe asks for.
         torch.set_float32_matmul_precision("medium")
         try:
             return super()._compute_loss_sum(batch)
@@ -610,7 +622,7 @@ class LowersAFlag(ToyJob):
     [
         (StepsInLowPrecision, "fp32", "matmuls: float32 -> bfloat16"),
         (StepsInFloat32, "bf16", "matmuls: bfloat16 -> float32"),
-        (LowersAFlag, "fp32", "float32_matmul: highest -> medium"),
+        (LowersMatmulPrecision, "fp32", "float32_matmul: highest -> medium"),
     ],
 )
 def test_a_precision_that_is_changed_within_a_step_alone_fails_the_run(
