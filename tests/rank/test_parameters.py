@@ -31,11 +31,12 @@ def test_steps_without_a_rate_or_dropped_by_the_scaler_are_no_updates(
 ) -> None:
     model = nn.Linear(1, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    # Of each step: the factor of the learning rate, and what multiplies the loss.
+    # Of each of the four steps: the factor of the learning rate, and, in fp16, the factor of the
+    # loss, which overflows in the third step.
     factors, scales = [0.0, 1.0, 1.0, 0.5], [1.0, 1.0, torch.inf, 1.0]
 
     def loss_sum(batch: Batch) -> torch.Tensor:
-        # Step 1 overflows as well: the first scale is more than fp16 holds.
+        # The first step overflows as well: the scaler's initial scale is more than fp16 holds.
         return model(batch.tensors).sum() * (scales[stepper.steps] if skipped else 1.0)
 
     def yield_batch() -> Iterator[Batch]:
@@ -52,7 +53,8 @@ def test_steps_without_a_rate_or_dropped_by_the_scaler_are_no_updates(
     for _ in factors:
         stepper.step(yield_batch())
         updates.append(stepper.updates())
-    # Updates after each step. In fp16 the first update is that of step 1 or of step 3.
+    # Updates so far after each step. The first step is none, as its rate is 0. In fp16 the scaler
+    # drops the first and the third step.
     assert updates == ([0, 1, 1, 2] if skipped else [0, 1, 2, 3])
     assert stepper.skipped_steps() == skipped
 
@@ -63,21 +65,21 @@ def make_tensors() -> dict[str, torch.Tensor]:
     draw = partial(torch.randn, generator=generator)
     return {
         "wide": draw(300, 7),
-        "columns": draw(5, 4).t(),
-        "half": draw(9).bfloat16(),
-        "odd": draw(33)[1:8],
-        "one": draw(()),
-        "none": draw(0),
+        "transposed": draw(5, 4).t(),
+        "bfloat16": draw(9).bfloat16(),
+        "at_offset": draw(33)[1:8],
+        "scalar": draw(()),
+        "empty": draw(0),
         "double": draw(3).double(),
     }
 
 
-@pytest.mark.parametrize("name", [name for name in make_tensors() if name != "none"])
+@pytest.mark.parametrize("name", [name for name in make_tensors() if name != "empty"])
 def test_checksum_of_a_tensor_depends_on_every_bit(name: str) -> None:
     checked_tensors = make_tensors()
     digest = TensorDigest(checked_tensors)
     before = digest.compute_sums()
-    assert set(before) == set(checked_tensors) - {"none"}
+    assert set(before) == set(checked_tensors) - {"empty"}
     assert digest.compute_sums() == before
     tensor = checked_tensors[name]
     for index in product(*map(range, tensor.shape)):  # () for a scalar
@@ -103,7 +105,7 @@ class FakeDigest:
         return bytes([self.sampled])
 
     def compute_sums(self) -> dict[str, int]:
-        self.clock.advance(100)  # what the sums of all elements cost
+        self.clock.advance(100)  # nanoseconds that the sums of all elements take
         self.sums_taken += 1
         return {"weight": self.sum_of_all, "bias": 7}  # the bias never changes
 

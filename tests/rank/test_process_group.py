@@ -50,9 +50,9 @@ def second_card(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Return device 1 of two that torch knows."""
     monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: torch.device("cuda"))
     monkeypatch.setattr(torch.accelerator, "device_count", lambda: 2)
-    # Whatever is put on the device is there.
-    place = SimpleNamespace(device=torch.device("cuda", 1))
-    return SimpleNamespace(place=lambda _value: place)
+    # All that a test needs of a tensor that was put on the device.
+    placed_tensor = SimpleNamespace(device=torch.device("cuda", 1))
+    return SimpleNamespace(place=lambda _value: placed_tensor)
 
 
 def test_rank_binds_its_own_device(group_arguments: Calls, second_card: Any) -> None:

@@ -41,12 +41,15 @@ class ScriptedState:
 
 @dataclass
 class ScriptedDigests:
-    """Digests of a training; ``faults`` gives passes that add a number to the result of a step.
+    """Digests of a training; ``faults`` gives passes in which the result of a step is wrong.
 
     A window that is repeated has several passes: the usual one, and each repeat.
 
     Args:
-        faults: by number of the pass, counted from 0: step of the pass, part, number.
+        faults: by number of the pass: index of the step in the pass, the wrong part of its digest
+            (``gradient`` or ``weight``), and what is added to that part. Both count from 0.
+        passes: number of passes that have ended.
+        steps: number of steps of the present pass.
     """
 
     faults: dict[int, tuple[int, str, int]] = field(default_factory=dict)
@@ -62,11 +65,11 @@ class ScriptedDigests:
     def finish(self, losses: Sequence[float]) -> list[StepDigest]:
         assert len(losses) == self.steps  # a digest of each step
         # -1 is no step: a pass without a fault.
-        step, part, number = self.faults.get(self.passes, (-1, "", 0))
+        faulty_step, part, error = self.faults.get(self.passes, (-1, "", 0))
         if losses:  # a window without steps is no pass
             self.passes += 1
         return [
-            make_digest(loss, **({part: number} if index == step else {}))
+            make_digest(loss, **({part: error} if index == faulty_step else {}))
             for index, loss in enumerate(losses)
         ]
 
@@ -92,8 +95,11 @@ def run_loop(
     """Run the loop with windows of 3 steps after 2 of warm-up.
 
     Args:
-        every_windows: of the measured windows, how many until the next one is repeated.
-        flags_of_others: whether another rank found a difference.
+        epochs: the micro-batches of each epoch.
+        every_windows: one in so many measured windows is repeated.
+        digests: of the steps; None: no pass has a fault.
+        flags_of_others: another rank finds a difference in each repeat.
+        schedule: other fields of ``Schedule``.
     """
     events = Events(device.clock, device.calls)
     job = ScriptedJob(device.clock, device, epochs)
@@ -199,6 +205,7 @@ def test_difference_that_two_repeats_confirm_is_named(
 
     (replay,) = events.named("replay")
     assert (replay["repeats"], replay["control"]) == (3, "deterministic")
+    # The window has steps 6 to 8, counted from 1.
     assert replay["difference"] == BitDifference(step=7, part="gradient", tensor="first")
     duration_ns = 3 * (RESTORE_NS + 3 * REPEATED_STEP_NS)  # three repeats of three steps
     assert replay["end_ns"] - replay["start_ns"] == duration_ns

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 def test_rank_refuses_what_the_torch_of_its_machine_lacks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # The machine that plans has a newer torch.
+    # The machine that plans has a newer torch, so it refuses nothing. The rank's machine has torch
+    # 2.7.1, which cannot save the checkpoints of this recipe.
     monkeypatch.setattr("trainmark.plan.choosing.refuse_missing_features", lambda *_: None)
     monkeypatch.setattr("trainmark.torch_version._read_version", lambda _: "2.7.1")
     fields = {"checkpoint_every_steps": "2"}

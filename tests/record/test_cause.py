@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -50,6 +51,11 @@ def make_error_message(text: str) -> dict[str, Any]:
     return message("exception", text=text).as_dict()
 
 
+def make_rank_without_end() -> Events:
+    """Return the events of a rank that reported its first step at 3 s, then nothing."""
+    return make_whole_rank()[:3]
+
+
 def make_failed_rank(kind: str, t_s: float = 4, text: str = "why") -> Events:
     """Return the events of a rank that reported an error in its training, at ``t_s``."""
     report = {
@@ -59,7 +65,7 @@ def make_failed_rank(kind: str, t_s: float = 4, text: str = "why") -> Events:
         "place": "train",
         "traceback": "tb",
     }
-    return [*make_whole_rank()[:3], make_event("error", int(t_s * S), **report)]
+    return [*make_rank_without_end(), make_event("error", int(t_s * S), **report)]
 
 
 def make_failure(rank: int, exit_code: int, time_s: float) -> dict[str, Any]:
@@ -135,9 +141,9 @@ def test_of_two_errors_in_one_second_the_first_is_the_cause(find_ending: Any) ->
 
 
 def test_exit_code_of_a_full_disk_is_the_cause(find_ending: Any) -> None:
-    result = find_ending(
-        [make_ranks_ended(make_failure(rank=0, exit_code=28, time_s=4))], make_whole_rank()[:3]
-    )
+    # A rank that finds the disk full exits with the number of that error.
+    failure = make_failure(rank=0, exit_code=errno.ENOSPC, time_s=4)
+    result = find_ending([make_ranks_ended(failure)], make_rank_without_end())
     assert (result.status, result.cause["kind"]) == ("failed", "disk_full")
 
 
@@ -149,7 +155,7 @@ def test_a_killed_rank_is_named_with_its_signal(find_ending: Any) -> None:
             make_failure(rank=1, exit_code=-9, time_s=4),
         )
     ]
-    result = find_ending(launcher, make_whole_rank()[:3], make_whole_rank()[:3])
+    result = find_ending(launcher, make_rank_without_end(), make_rank_without_end())
     assert result.status == "failed"
     assert (result.cause["rank"], result.cause["signal"]) == (1, "SIGKILL")
     assert result.cause["message"]["code"] == "rank_killed"
@@ -165,7 +171,7 @@ def test_a_rank_that_was_ended_from_outside_precedes_the_errors_of_its_peers(
             make_failure(rank=1, exit_code=1, time_s=4.5),
         )
     ]
-    result = find_ending(launcher, make_whole_rank()[:3], make_failed_rank("exit", t_s=4.5))
+    result = find_ending(launcher, make_rank_without_end(), make_failed_rank("exit", t_s=4.5))
     assert (result.cause["rank"], result.cause["signal"]) == (0, "SIGTERM")
 
 
@@ -180,7 +186,7 @@ def test_a_kill_counted_by_the_kernel_is_out_of_memory(find_ending: Any) -> None
         make_event("oom_kills", 8 * S, count=1),
         make_ranks_ended(make_failure(rank=1, exit_code=-9, time_s=4)),
     ]
-    result = find_ending(launcher, make_whole_rank()[:3], make_whole_rank()[:3])
+    result = find_ending(launcher, make_rank_without_end(), make_rank_without_end())
     assert result.status == "oom"
     assert result.cause["message"] == (
         message("rank_killed_out_of_memory", rank=1, signal="SIGKILL").as_dict()

@@ -137,13 +137,13 @@ def test_contradicting_ranks_fail_the_run(
 
 def test_more_tokens_than_sequences_can_hold_fail_the_run(plan: Plan, tmp_path: Path) -> None:
     recipe = {**plan.recipe, "seq_length": 8}
-    long = plan.model_copy(update={"recipe": recipe})
-    # 64 sequences of 8 tokens hold at most 512, with those that pad them.
+    plan_with_length = plan.model_copy(update={"recipe": recipe})
+    # 64 sequences of 8 tokens hold at most 512 tokens, padding included.
     more = {"sequences": 64, "tokens": 300, "tokens_padded": 513}
     run_timeline = read_timeline(
         tmp_path, make_rank_events([64], of_all=[64], changed=["a"], **more)
     )
-    assert find_cause(long, run_timeline) == (
+    assert find_cause(plan_with_length, run_timeline) == (
         "tokens_above_length",
         {"tokens": 513, "sequences": 64, "length": 8},
     )
@@ -270,8 +270,9 @@ def test_a_device_slower_than_its_siblings_is_doubted(
     assert [(args["rank"], args["tflops"], args["others_tflops"]) for args in findings] == slow
     assert [args["share"] for args in findings] == [1 - rate / others for _, rate, others in slow]
     assert all(args["device"] == "X1" for args in findings)
-    on_cores = list_doubts(read_timeline(tmp_path, *ranks), device="cpu")  # which ranks share
-    assert "slow_device" not in [item.code for item in on_cores]
+    # Ranks on the CPU are not compared, as they share its cores.
+    findings_on_cpu = list_doubts(read_timeline(tmp_path, *ranks), device="cpu")
+    assert "slow_device" not in [finding.code for finding in findings_on_cpu]
 
 
 def test_parameters_that_differ_between_ranks_fail_the_run(plan: Plan, tmp_path: Path) -> None:
@@ -319,7 +320,7 @@ def make_evaluation(value: float, samples: int = 1000, **scores: Any) -> dict[st
 def make_two_ranks(tmp_path: Path, first: dict[str, Any], second: dict[str, Any]) -> RunTimeline:
     """Return a run of two ranks that train the same and have these evaluations."""
     ranks = (
-        make_rank_events([64], of_all=[128], changed=["a"], evaluations=[entry], updates=9)
+        make_rank_events([64], of_all=[128], changed=["a"], evaluations=[entry])
         for entry in (first, second)
     )
     return read_timeline(tmp_path, *ranks)

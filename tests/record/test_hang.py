@@ -38,7 +38,14 @@ def make_rank(steps: int) -> list[dict[str, Any]]:
 def make_group(
     ranks: str, state: str, call: str | None = None, where: str = STEP
 ) -> dict[str, Any]:
-    """Return ranks that hang at one place: within ``call``, or elsewhere in their own code."""
+    """Return ranks that hang at one place.
+
+    Args:
+        ranks: as ``0-1``.
+        state: ``collective``; ``waits``, such as in a backward pass; or ``elsewhere``.
+        call: the collective, or what the ranks wait in; None: neither.
+        where: file, line and function of the program's own code.
+    """
     return {"ranks": ranks, "state": state, "call": call, "where": where}
 
 

@@ -34,8 +34,11 @@ from trainmark.spec import message
 
 
 @pytest.fixture(autouse=True)
-def _nobodys_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Use a home, user name and host name that would show in a record."""
+def _fake_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Use a home, a user name, a host name and a version of Trainmark that are always the same.
+
+    So a record depends on no machine and no release, and those names can be searched in it.
+    """
     home = tmp_path / "home" / "somebody"
     home.mkdir(parents=True)
     monkeypatch.setattr(Path, "home", lambda: home)
@@ -47,7 +50,7 @@ def _nobodys_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def run_dir(tmp_path: Path) -> Path:
-    """Return a finished run of the toy case, without samples, whose output folder is known."""
+    """Return a finished run of the toy case, whose devices were not sampled."""
     folder = write_run(
         tmp_path / "run",
         [

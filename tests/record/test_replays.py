@@ -166,6 +166,8 @@ def test_ranks_that_differ_at_the_same_step_are_all_named(measure_replays: Any) 
 
 
 def test_nondeterministic_software_blames_no_rank(measure_replays: Any) -> None:
+    # In the second window, the repeats on each rank differ from one another. In the first one, a
+    # tensor of rank 0 differs.
     unstable = make_replay(first_step=8, control="not_deterministic")
 
     measurement = measure_replays(
@@ -173,11 +175,11 @@ def test_nondeterministic_software_blames_no_rank(measure_replays: Any) -> None:
         [make_replay(), unstable],
     )
 
-    # Nor does the difference in the other window.
+    # The difference in the first window is not reported either: the same software may have made it.
     assert find_findings(measurement) == [("replay_not_deterministic", {"windows": 1, "of": 2})]
 
 
 def test_window_that_not_all_ranks_repeated_is_excluded(measure_replays: Any) -> None:
     measurement = measure_replays([make_replay(), make_replay(first_step=8)], [make_replay()])
 
-    assert measurement.replays.windows == 1  # the one of step 4
+    assert measurement.replays.windows == 1  # that of the first step 4, the default

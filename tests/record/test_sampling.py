@@ -81,7 +81,8 @@ def test_lowered_clocks_in_the_measured_time_make_the_result_noisy(tmp_path: Pat
             line["devices"][1]["throttle_reasons"] = ["hw_thermal"]  # the device of rank 1
     record = build_record(tmp_path, samples)
     (finding,) = record.findings
-    # From 8.5 s to the end of the last window.
+    # The readings are at 8 s and 9 s, and a reading counts for the time to which it is nearest. So
+    # the clocks are lowered from 8.5 s to the end of the last window at 9.625 s.
     share = pytest.approx(1.125 / 1.625)
     assert finding.code == "throttled_while_measured"
     assert finding.args == {

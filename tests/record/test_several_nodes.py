@@ -30,7 +30,11 @@ if TYPE_CHECKING:
     from trainmark.record.record import Record
 
 UNIX = 1_000_000_000_000_000_000
-SAME = {"cpu": "Fake CPU", "driver": "1.2", "packages": {"torch": "2.13", "numpy": "2.3"}}
+COMMON_ENVIRONMENT = {
+    "cpu": "Fake CPU",
+    "driver": "1.2",
+    "packages": {"torch": "2.13", "numpy": "2.3"},
+}
 
 
 @pytest.fixture
@@ -65,9 +69,9 @@ def write_node(
     """
     skew_ns = int(skew_s * S)
     events = [launch_event(node=number, unix_ns=UNIX + skew_ns, environment=machine)]
-    ranks = rank_events()
-    ranks.insert(2, make_event("synced", 3 * S, unix_ns=UNIX + 3 * S + skew_ns))
-    for entry in ranks:
+    events_of_rank = rank_events()  # the node has one rank, with the node's number
+    events_of_rank.insert(2, make_event("synced", 3 * S, unix_ns=UNIX + 3 * S + skew_ns))
+    for entry in events_of_rank:
         if entry["event"] == "facts":
             entry["device"] = {"name": device}
         if entry["event"] == "window":
@@ -75,8 +79,9 @@ def write_node(
             entry["step_samples"] = [3 * samples for samples in entry["samples"]]
     if lost:
         steps = range(5)
-        # The measured window, shorter (place 8, and 1 for the inserted event); then nothing.
-        ranks[9] = make_window(
+        # A shorter measured window replaces the usual one, and no event follows. Its index is 8 in
+        # ``rank_events``, and 9 after the insertion of ``synced``.
+        events_of_rank[9] = make_window(
             8 * S,
             8 * S + 5 * TICK,
             first_step=3,
@@ -84,12 +89,12 @@ def write_node(
             samples=[64 for _ in steps],
             step_samples=[192 for _ in steps],
         )
-        ranks = ranks[:10]
+        events_of_rank = events_of_rank[:10]
     else:
         events.append(make_event("ranks_ended", 12 * S, failures=[]))
         events.append(make_event("finished", 13 * S))
     write_events(run_dir / f"events.node{number}.jsonl", events)
-    write_events(run_dir / f"events.rank{number}.jsonl", ranks)
+    write_events(run_dir / f"events.rank{number}.jsonl", events_of_rank)
 
 
 def render_both_languages(record: Record) -> tuple[str, str]:
@@ -98,10 +103,10 @@ def render_both_languages(record: Record) -> tuple[str, str]:
 
 
 def test_differences_between_nodes_are_findings(run_dir: Path) -> None:
-    write_node(run_dir, 0, SAME)
-    other = {**SAME, "driver": "1.3", "packages": {"torch": "2.13", "numpy": "2.2"}}
+    write_node(run_dir, 0, COMMON_ENVIRONMENT)
+    other = {**COMMON_ENVIRONMENT, "driver": "1.3", "packages": {"torch": "2.13", "numpy": "2.2"}}
     write_node(run_dir, 1, other, skew_s=-2.5, device="Other CPU")
-    write_node(run_dir, 2, SAME, skew_s=0.5)
+    write_node(run_dir, 2, COMMON_ENVIRONMENT, skew_s=0.5)
     record = reduce.reduce(run_dir)
     assert record.environment["nodes"] == [
         {},
@@ -114,9 +119,9 @@ def test_differences_between_nodes_are_findings(run_dir: Path) -> None:
 
 
 def test_a_lost_node_leaves_a_partial_record_that_can_be_verified(run_dir: Path) -> None:
-    write_node(run_dir, 0, SAME)
-    write_node(run_dir, 1, SAME, lost=True)
-    write_node(run_dir, 2, SAME)
+    write_node(run_dir, 0, COMMON_ENVIRONMENT)
+    write_node(run_dir, 1, COMMON_ENVIRONMENT, lost=True)
+    write_node(run_dir, 2, COMMON_ENVIRONMENT)
     write_events(run_dir / "events.job.jsonl", [make_job_event("NODE_FAIL")])
     partial_record = reduce.reduce(run_dir)
     assert (partial_record.status, partial_record.cause.kind) == ("failed", "node_lost")
@@ -141,12 +146,13 @@ def test_a_lost_node_leaves_a_partial_record_that_can_be_verified(run_dir: Path)
 
 
 def test_node_without_files_gives_null_figures_with_a_reason(run_dir: Path) -> None:
-    write_node(run_dir, 0, SAME)
-    write_node(run_dir, 2, SAME)
+    write_node(run_dir, 0, COMMON_ENVIRONMENT)
+    write_node(run_dir, 2, COMMON_ENVIRONMENT)
     write_events(run_dir / "events.job.jsonl", [make_job_event("node 1 went away")])
     record = reduce.reduce(run_dir)
     assert record.cause.message.args["nodes"] == "1"
     reasons = {"final_result": "rank_without_measured_step", "p_train": "no_train_time"}
     for name, code in reasons.items():
         assert (record.figures[name].value, record.figures[name].reason.code) == (None, code)
-    assert record.environment["nodes"][1] == {}  # no known difference
+    # What node 1 has is unknown, so no difference from the first node is known.
+    assert record.environment["nodes"][1] == {}

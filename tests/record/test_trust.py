@@ -83,23 +83,30 @@ def test_each_listed_finding_gives_its_grade() -> None:
 
 def test_a_built_record_carries_its_trust(tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
-    agent = make_event("ranks_ended", 13 * S, failures=[], others_cpu_share=0.25)
-    write_run(run_dir, [launch_event(), agent], rank_events())
+    # A quarter of the CPU's time went to other processes.
+    ranks_ended = make_event("ranks_ended", 13 * S, failures=[], others_cpu_share=0.25)
+    write_run(run_dir, [launch_event(), ranks_ended], rank_events())
     plan = json.loads((GOLDEN / "plan_toy.json").read_text(encoding="utf-8"))
     (run_dir / "plan.json").write_text(json.dumps(plan | {"labels": ["self-reported"]}))
     assert read_grade(reduce.reduce(run_dir).trust) == ("noisy", ["machine_busy"])
-    # Other processes on the device: one that only draws is no reason, one that computes is.
-    user = {"device": "X", "process": "python (process 7)", "used_bytes": None, "computes": True}
-    drawing = user | {"computes": False}
-    for users, notes in (([drawing], []), ([drawing, user], ["device_shared"])):
-        begun = launch_event(environment={"cpu": "Fake CPU", "device_users": users})
-        write_events(run_dir / "events.launcher.jsonl", [begun, agent])
+    # Other processes on the device: one that only draws the screen gives no finding, one that
+    # computes does.
+    computing = {
+        "device": "X",
+        "process": "python (process 7)",
+        "used_bytes": None,
+        "computes": True,
+    }
+    drawing = computing | {"computes": False}
+    for users, codes in (([drawing], []), ([drawing, computing], ["device_shared"])):
+        launched = launch_event(environment={"cpu": "Fake CPU", "device_users": users})
+        write_events(run_dir / "events.launcher.jsonl", [launched, ranks_ended])
         built = reduce.reduce(run_dir)
         assert [
             finding.code for finding in built.findings if finding.code.startswith("device")
-        ] == notes
+        ] == codes
         assert built.environment["device_users"] == users
-    assert built.trust.grade == "do_not_quote"
+    assert built.trust.grade == "do_not_quote"  # as a process computed on its device
 
 
 def make_launches(count: int, **changes: Any) -> list[Record]:

@@ -243,6 +243,7 @@ def test_numbers_that_differ_in_the_last_digits_are_shown_in_full(run_dir: Path)
 
 def test_a_refuted_record_has_no_result_for_collections(run_dir: Path) -> None:
     refuted = record.read_record(run_dir)
+    # Only a case with a mission has entries in collections.
     about = refuted.plan.about.model_copy(update={"mission": Mission("nlp", "toy", "语言模型", 1)})
     refuted = replace_plan_fields(refuted, about=about)
     # The two entries are those of speed and of memory; a flag of 1 says that the run failed.

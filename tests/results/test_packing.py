@@ -59,7 +59,8 @@ REDACTED = {
 
 
 @pytest.fixture(autouse=True)
-def named(monkeypatch: pytest.MonkeyPatch) -> None:
+def fake_user_and_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Use a user and a host name that no bundle may contain."""
     monkeypatch.setattr(getpass, "getuser", lambda: "annlee")
     monkeypatch.setattr(socket, "gethostname", lambda: "gpu-node17")
 

@@ -44,6 +44,7 @@ def test_runs_of_plan_files_and_repeats_are_found(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("other", ["b", "b/r1", "r2/r1"])
 def test_run_of_a_plan_file_that_is_called_r1_is_no_repeat(tmp_path: Path, other: str) -> None:
+    # P has the runs of a plan file. No launch r2, r3, … is beside P/r1, so it is a run by itself.
     leave_records(tmp_path, "P/r1", f"P/{other}")
     assert sorted(find_run_names(tmp_path)) == sorted([["P/r1"], [f"P/{other}"]])
 
@@ -51,6 +52,7 @@ def test_run_of_a_plan_file_that_is_called_r1_is_no_repeat(tmp_path: Path, other
 def test_folders_inside_runs_and_below_repeats_are_not_runs(
     tmp_path: Path,
 ) -> None:
+    # A run is at most three levels deep: plan, run, repeat. 1/2/3/4 is a level too deep.
     leave_records(tmp_path, "A", "A/inside", "1/2/3/4")
     assert find_run_names(tmp_path) == [["A"]]
     # A path that is named exactly is a run, wherever it is, and even if nothing is there.
@@ -85,6 +87,7 @@ def test_damaged_record_without_plan_or_events_is_not_to_be_removed(
 
 @pytest.mark.parametrize("rows", [True, False])
 def test_missing_plan_is_named_if_the_record_is_missing_too(run_dir: Path, *, rows: bool) -> None:
+    # ``rows``: whether the path may also name figures that others published.
     for name in ("plan.json", "record.json"):
         (run_dir / name).unlink()
     with pytest.raises(RecordError) as caught:

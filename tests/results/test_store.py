@@ -200,12 +200,11 @@ def test_hostile_text_is_stored_as_data(tmp_path):
 
 @pytest.mark.nightly
 def test_no_acknowledged_record_is_lost_when_writers_are_killed(tmp_path):
-    # Ids of the records whose writing was acknowledged.
-    names = add_records_while_killing_writers(str(tmp_path), tmp_path)
+    acknowledged_ids = add_records_while_killing_writers(str(tmp_path), tmp_path)
     index = Index(str(tmp_path))
     with index.open_connection() as connection:
         assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
     listing = list_runs(index, columns=["run_id"])
-    assert {run_id for (run_id,) in listing.rows} >= names
+    assert {run_id for (run_id,) in listing.rows} >= acknowledged_ids
     # And none is there twice.
     assert len({run_id for (run_id,) in listing.rows}) == listing.total
