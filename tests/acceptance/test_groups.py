@@ -194,3 +194,4 @@ def test_names_are_ordered_by_their_numbers() -> None:
         "node9",
         "node10",
     ]
+    make_natural_key("²")  # a digit for Python, but not one of a number

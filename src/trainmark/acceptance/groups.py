@@ -217,7 +217,7 @@ def make_natural_key(name: str) -> tuple[tuple[int, str], ...]:
     """Return a key that sorts ``node2`` before ``node10``: numbers by their value."""
     parts = re.split(r"(\d+)", name)  # texts and digits in turn
     # Each part as a number and a text, so that any two can be compared. Texts get the number -1.
-    return tuple((int(part), "") if part.isdigit() else (-1, part) for part in parts)
+    return tuple((int(part), "") if part.isdecimal() else (-1, part) for part in parts)
 
 
 @dataclass(frozen=True, slots=True)
