@@ -242,7 +242,7 @@ def test_useless_window_repeats_are_refused(
     assert fix in str(caught.value)
 
 
-def test_as_many_windows_as_a_repeat_needs_are_planned(resolve: Any) -> None:
+def test_run_with_just_enough_windows_for_a_repeat_is_planned(resolve: Any) -> None:
     # 41 steps after the warm-up are five windows, the last of a single step: just enough, as each
     # fifth window is repeated. With fewer windows the plan would be refused.
     args = ["max_steps=51", "warmup_steps=10", "window_steps=10", "target_value=none"]
@@ -319,7 +319,8 @@ def test_more_ranks_than_accelerators_are_refused(resolve: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("torch_type", "backend", "exchanges"),
+    # ``can_exchange``: whether ranks on such devices can exchange tensors.
+    ("torch_type", "backend", "can_exchange"),
     [
         ("cpu", "gloo", True),
         ("acme", "accl", True),  # a backend of its own
@@ -329,12 +330,12 @@ def test_more_ranks_than_accelerators_are_refused(resolve: Any) -> None:
     ],
 )
 def test_two_ranks_without_collectives_are_refused(
-    resolve: Any, monkeypatch: pytest.MonkeyPatch, torch_type: str, backend: str, exchanges: bool
+    resolve: Any, monkeypatch: pytest.MonkeyPatch, torch_type: str, backend: str, can_exchange: bool
 ) -> None:
     vendor = FakeVendor(torch_type=torch_type, collective_backend=backend)
     monkeypatch.setattr(devices, "list_vendors", lambda: {"fake": vendor})
     assert resolve(device="fake", nproc=1).nproc == 1
-    if exchanges:
+    if can_exchange:
         assert resolve(device="fake", nproc=2).nproc == 2
         return
     with pytest.raises(EnvironmentFault) as refused:
@@ -393,10 +394,10 @@ def test_several_machines_need_another_launcher(resolve: Any) -> None:
 
 
 def test_nproc_option_means_one_machine() -> None:
-    of_two = choose_work(RunRequest(case="distilbert", recipe="standard-2x8"))
-    assert of_two.world == "2x8"
-    on_one = choose_work(RunRequest(case="distilbert", recipe="standard-2x8", nproc=4))
-    assert (on_one.world, on_one.recipe_name) == ("1x4", "standard-2x8")
+    as_in_recipe = choose_work(RunRequest(case="distilbert", recipe="standard-2x8"))
+    assert as_in_recipe.world == "2x8"
+    with_nproc = choose_work(RunRequest(case="distilbert", recipe="standard-2x8", nproc=4))
+    assert (with_nproc.world, with_nproc.recipe_name) == ("1x4", "standard-2x8")
     # Unless a case key names the number of nodes.
     keyed = choose_work(RunRequest(case="distilbert:pytorch:cpu:2:8:1", nproc=4))
     assert keyed.nnodes == 2
@@ -424,7 +425,7 @@ def test_forced_expert_balance_is_labelled_and_not_to_be_quoted(resolve: Any) ->
     bound = resolve("gpt_oss_20b", assignments=["routing=balanced", "target=none"])
     assert "balanced-bound" in bound.labels
     assert "balanced-bound" not in resolve("gpt_oss_20b").labels
-    # As much of a measurement as its grade needs.
+    # Only the attributes of a measurement that the grade of trust reads.
     measured: Any = SimpleNamespace(
         labels=["balanced-bound"], ranks=[SimpleNamespace(matmul_swing=0.0)]
     )

@@ -164,7 +164,7 @@ def test_missing_sequence_length_counts_as_shortest() -> None:
     figures = {"p_whole": 320.0}
     row_fields = {"model": "bert large uncased", "device": "V100", "nnodes": 1, "nproc": 1}
     assert audit([make_subject(figures, **row_fields)]) == []
-    # A page that names changed settings, and names none, trained with the usual length.
+    # This page has a column of changed settings, and the row changes none: the usual length, 512.
     findings = audit([make_subject(figures, **row_fields, cells={"fix_hp": "/"})])
     assert [finding.message.code for finding in findings] == ["audit_peak"]
 

@@ -48,11 +48,13 @@ def test_folder_with_mixed_files_is_read(cli, tmp_path):
     (folder / "gone.md").symlink_to("nonesuch.md")
     (folder / "up").symlink_to("..")  # which contains this folder again
     (folder / os.fsdecode(b"name\xff.md")).write_text(PAGE)
+    # Half a character: the first one of a surrogate pair.
     (folder / "half.log").write_text(
         '[PerfLog] {"event": "FINISHED", "value": {"case": "\\ud800"}}'
     )
     (folder / "other.json").write_text('{"a": 1}')
     (folder / "table.html.md").write_text("<table><tr><td>|---|</td></tr></table>")
+    # Lists in quotations, 5,000 deep.
     (folder / "nested.md").write_text("> - " * 5000 + PAGE)
     with (folder / "big.bin").open("wb") as file:
         file.truncate(100 << 20)  # zeros, more than a file may have

@@ -51,7 +51,7 @@ def test_nine_column_table_is_read():
     assert first.figures["mem"].unit == "bytes"
     assert second.precision == "amp"
     assert second.changes == {"bs": "96", "lr": "0.00015"}
-    # The second row has a dash or nothing in the others, and OOM as its memory.
+    # In its other columns of figures the second row has a dash, nothing, or OOM as its memory.
     assert [name for name, figure in second.figures.items() if figure.value is not None] == [
         "p_whole",
         "p_core",
@@ -108,7 +108,7 @@ def test_headings_between_rows_apply_to_following_rows():
 
 
 def test_unreadable_cell_is_listed_and_its_row_kept():
-    # "3 to 4 days" as a time; the second row is cut off.
+    # "3 to 4 days" as a time; an empty line before the second row ends the table.
     row, cell = read(NINE.replace("361", "3-4天").replace("| X100单机单卡", "\n"))[:2]
     assert isinstance(row, Row)
     assert "e2e_time" not in row.figures
@@ -161,20 +161,20 @@ def test_status_in_brackets_behind_a_label_of_our_own_page_is_read(lang, status)
 
 
 @pytest.mark.parametrize(
-    ("cells", "count"),
+    ("cells", "num_cells"),
     [("| 9 |", 9), ("| |", 9), ("||", 9), ("| 9 | |", 9), ("|", 8), ("| 9 | 8 |", 10)],
 )
-def test_row_with_other_cells_than_headers_is_not_read(cells, count):
-    # ``cells`` end the first row; an empty cell at the end may be missing its pipe.
+def test_row_with_another_number_of_cells_than_headers_is_not_read(cells, num_cells):
+    # ``cells`` replace the last of the nine cells; an empty one at the end may lack its pipe.
     text = NINE.replace("| 13.9/40.0 |", cells)
     for page_text in (text, "> " + text.replace("\n", "\n> ")):
         row = read(page_text)[0]
-        if count == 9:
+        if num_cells == 9:
             assert row.notes == []
             assert row.figures["mem"].value == (9 * 1024**3 if "9" in cells else None)
         else:
             assert (row.kind, row.reason.code) == ("row", "row_has_other_cells")
-            assert row.reason.args == {"cells": count, "columns": 9}
+            assert row.reason.args == {"cells": num_cells, "columns": 9}
 
 
 def test_path_of_a_page_gives_model_and_vendor(tmp_path):

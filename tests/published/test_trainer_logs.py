@@ -30,7 +30,7 @@ KEYS = read_table("keys.toml")
 
 
 def analyze_text(folder: Path, text: str, **options: Any) -> Analysis:
-    """Analyze a log with this text, of any trainer unless the options say another preset."""
+    """Analyze a log with this text; the trainer is recognized unless the options name a preset."""
     path = folder / "train.log"
     path.write_bytes(text.encode())
     return analyze(str(path), Options(**{"preset": "auto"} | options))

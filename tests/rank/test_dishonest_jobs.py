@@ -285,7 +285,7 @@ class ZeroGradients(ToyJob):
 
     def _compute_loss_sum(self, batch: Batch) -> torch.Tensor:
         first = self.stepper.model[0]
-        # Zero, but with a gradient for the first layer.
+        # Adds nothing to the loss, but gives the first layer gradients of zero instead of none.
         zero = sum((parameter * 0).sum() for parameter in first.parameters())
         features, labels = batch.tensors
         scores = torch.nn.Sequential(*list(self.stepper.model)[1:])(first(features).detach())
