@@ -30,7 +30,7 @@ def test_a_secret_has_256_random_bits_and_is_in_no_file(tokens, tmp_path):
     # 43 characters of base64 hold 256 bits.
     assert all(re.fullmatch(r"trainmark_[A-Za-z0-9_-]{43}", secret) for secret in secrets)
     texts = [path.read_text() for path in (tmp_path / ".serve").iterdir()]
-    # Without the begin that all secrets share.
+    # Without ``trainmark_``, the beginning of all secrets.
     assert not [secret for secret in secrets for text in texts if secret[10:] in text]
     assert (tmp_path / ".serve").stat().st_mode & 0o777 == 0o700
 
@@ -48,7 +48,7 @@ def test_token_is_valid_until_its_line_is_deleted(tokens):
     assert list(tokens.read_hashes()) == ["a"]
 
 
-def test_invalid_token_is_refused(tokens):
+def test_taken_or_invalid_name_of_a_token_is_refused(tokens):
     tokens.create("a")
     for name in ("a", "../b"):  # a name that is taken, and one that is a path
         with pytest.raises(UsageError):

@@ -66,6 +66,7 @@ class DeviceEvidence:
         trainings: dict[str, Any] | None = None,
         products: dict[str, str] | None = None,
     ) -> None:
+        # By device or pair; one that is not named has the usual value.
         self.step_s = step_s or {}
         self.matmul_s = matmul_s or {}
         self.link_s = link_s or {}
@@ -151,7 +152,7 @@ class DeviceEvidence:
 
         Args:
             name: of the device.
-            rank: 0 if it trained alone, else its place in the pair.
+            rank: 0 if it trained alone, else its place among the devices of the round.
             seconds: of each repetition, by what was timed: ``step`` or ``matmul``.
             trainings: the digests of its trainings, if the round compares them.
             fault: what is wrong with its all-reduce; None: nothing.
@@ -166,6 +167,7 @@ class DeviceEvidence:
         )
 
     def _write(self, phase: str, number: int, members: tuple[str, ...], results: Any) -> None:
+        """Write a round; ``members``: the devices or nodes that take part in it."""
         self.writer.write(
             Measured, phase=phase, round=number, members=list(members), results=results
         )

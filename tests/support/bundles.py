@@ -19,8 +19,8 @@ def write_recorded_run(
 ) -> Path:
     """Write a run directory with a record that its evidence confirms."""
     folder.mkdir(parents=True)
-    agent = make_event("ranks_ended", 13 * S, failures=[])
-    launcher = _stretch_times([launch_event(started=started), agent], run_id)
+    ranks_ended = make_event("ranks_ended", 13 * S, failures=[])
+    launcher = _stretch_times([launch_event(started=started), ranks_ended], run_id)
     write_run(folder, launcher, _stretch_times(rank_events(), run_id))
     plan = json.loads((GOLDEN / "plan_toy.json").read_bytes())
     (folder / "plan.json").write_text(json.dumps(plan | {"run_id": run_id}, indent=2) + "\n")
@@ -59,7 +59,7 @@ def write_bundle(folder: Path, *run_ids: str, name: str = "", **options: str) ->
         options: of ``write_recorded_run``.
     """
     file = folder / f"{name or run_ids[0]}.trainmark.zip"
-    runs = [
+    runs = [  # each a list of its launches, here of one
         [write_recorded_run(folder / f"{file.name}-{run_id}", run_id, **options)]
         for run_id in run_ids
     ]

@@ -36,7 +36,8 @@ def run_task(rank: int, task: str, vendor_name: str, world: int, rendezvous: str
     TASKS[task](device, rank, world)
     dist.barrier()
     leave_ranks()
-    # Like a worker: while Python ends, a thread of torch 2.11 that asks for its lock aborts.
+    # As a worker ends: in Python's usual exit, a thread of torch 2.11 that asks for Python's lock
+    # aborts the process.
     os._exit(0)
 
 

@@ -55,7 +55,7 @@ def list_paragraphs(blocks: Iterable[Any], lang: str = "en") -> list[str]:
 
 
 def list_facts(blocks: Iterable[Any], lang: str = "en") -> dict[str, str]:
-    """Return the facts that lists among blocks have, by name."""
+    """Return the values of the facts in all ``Facts`` blocks, by the fact's name."""
     pairs = (item for block in blocks if isinstance(block, Facts) for item in block.items)
     return {translate(name, lang): translate(value, lang) for name, value in pairs}
 

@@ -19,9 +19,12 @@ from trainmark.record import record, reduce
 
 
 def rank_events(rank: int, eval_samples: int = 1_000) -> list[dict[str, Any]]:
-    """Return 12 steps of 32 samples a rank in two epochs, each with an evaluation.
+    """Return the events of one of two ranks: 12 steps in two epochs, each with an evaluation.
 
-    The first four are warm-up steps; ``eval_samples``: that each evaluation scores.
+    A step has 32 samples of each rank. The first four are warm-up steps.
+
+    Args:
+        eval_samples: how many samples each evaluation scores.
     """
     four_steps = {  # of a window
         "step_ns": [TICK] * 4,
@@ -94,15 +97,16 @@ def rank_events(rank: int, eval_samples: int = 1_000) -> list[dict[str, Any]]:
 
 
 def write_two_ranks(folder, *, ends_after=None, eval_samples=1_000, **plan_changes):
-    """Write the run and its record; return both.
+    """Write a run of two ranks and its record; return the record and the run directory.
 
     Args:
-        ends_after: leave out all events of the ranks after so many; None: leave out none.
-        eval_samples: that each evaluation scores.
+        ends_after: leave out all events of a rank after so many; None: leave out none.
+        eval_samples: how many samples each evaluation scores.
+        plan_changes: replace or add fields of the plan.
     """
     ranks = [rank_events(rank, eval_samples)[:ends_after] for rank in range(2)]
-    agent = make_event("ranks_ended", 11 * S, failures=[])
-    write_run(folder, [launch_event(), agent, make_event("finished", 11 * S)], *ranks)
+    ranks_ended = make_event("ranks_ended", 11 * S, failures=[])
+    write_run(folder, [launch_event(), ranks_ended, make_event("finished", 11 * S)], *ranks)
     plan = json.loads((GOLDEN / "plan_toy.json").read_text(encoding="utf-8"))
     plan |= {"sample_every_s": 0.0, "nproc": 2} | plan_changes
     (folder / "plan.json").write_text(json.dumps(plan), encoding="utf-8")
@@ -112,7 +116,7 @@ def write_two_ranks(folder, *, ends_after=None, eval_samples=1_000, **plan_chang
 
 
 def list_complaints(path, ruleset):
-    """Return what MLPerf's checker misses in a log: its keys, and its other messages."""
+    """Return the complaints of MLPerf's checker about a log: missing keys, and other messages."""
     from mlperf_logging.compliance_checker import mlp_compliance
 
     checker = mlp_compliance.make_checker("training", ruleset, quiet=True, werror=False)
@@ -121,4 +125,5 @@ def list_complaints(path, ruleset):
         mlp_compliance.main(str(path), f"training_{ruleset}/common.yaml", checker)
     finally:
         logging.disable(logging.NOTSET)
+    # ``overwritable`` has the complaints by key.
     return set(checker.overwritable), checker.not_overwritable

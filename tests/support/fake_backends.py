@@ -36,22 +36,22 @@ class KeptRun:
     destination: str | None = None  # of the last ``open``
 
     def open(self, run: FollowedRun, destination: str | None) -> KeptRun:
-        """Open the run, once more if it was opened before; what it has stays."""
-        self._fail()
+        """Open the run; points and results of an earlier opening stay."""
+        self._raise_fault()
         self.opened += 1
         self.destination = destination
         return self
 
     def log(self, points: Sequence[Point]) -> None:
-        self._fail()
+        self._raise_fault()
         for point in points:
             self.points[point.axis, point.number] = point.values
 
     def finish(self, result: RunResult | None) -> None:
-        self._fail()
+        self._raise_fault()
         self.results.append(result)
 
-    def _fail(self) -> None:
+    def _raise_fault(self) -> None:
         if self.fault is not None:
             raise self.fault
 

@@ -284,6 +284,7 @@ class FakeVendor:
         return [self.product] * (1 if self.counts_cores else self.devices)
 
     def rank_memory(self, nproc: int) -> RankMemory | None:
+        """Return an equal share of the memory for each of ``nproc`` ranks; None: not known."""
         if self.memory_bytes is None:
             return None
         return RankMemory(self.memory_bytes // nproc, machine_bytes=self.memory_bytes)
@@ -369,7 +370,7 @@ def make_parameters_event(
     updates: int = 100,
     **fields: Any,
 ) -> dict[str, Any]:
-    """Return a ``parameters`` event of a rank whose parameters were all trained.
+    """Return a ``parameters`` event, by default of a rank with one parameter, which was trained.
 
     Args:
         changed: names of parameters that training changed.
@@ -377,6 +378,7 @@ def make_parameters_event(
         updates: optimizer updates that the rank counted.
     """
     names = dict.fromkeys(changed, True) | dict.fromkeys(unchanged, False)
+    # ``gradients``: whether any value of the first gradients was not zero.
     plain = {"changed": names, "gradients": {"weight": True}, "updates": updates}
     return make_event("parameters", t_ns, **plain | fields)
 

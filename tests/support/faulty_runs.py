@@ -127,7 +127,7 @@ def _wait_until_quiet(run_dir: Path) -> None:
 
 
 def _check_missing_rank(record: Record, last: int) -> None:
-    """Check that the report of a hang names the spinning rank and what the others do."""
+    """Check that the report of a hang names the last rank, which spins, and what the others do."""
     recorded_cause = record.cause
     spinning = next(group for group in recorded_cause.hang if group["ranks"] == str(last))
     assert spinning["state"] == "elsewhere"

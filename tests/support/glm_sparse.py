@@ -23,7 +23,12 @@ def write_matrix(
     form: str = "csr",
     **storage: Any,
 ) -> None:
-    """Write rows, shorter ones as if zeros followed, as a CSR or CSC group of h5sparse."""
+    """Write rows as a CSR or CSC group of h5sparse; zeros fill rows shorter than ``columns``.
+
+    Args:
+        form: ``csr`` or ``csc``.
+        storage: further arguments of h5py's ``create_dataset`` for the numbers and their indices.
+    """
     dense = np.zeros((len(rows), columns), np.int64)
     for number, row in enumerate(rows):
         dense[number, : len(row)] = row
@@ -55,8 +60,8 @@ def write_split(
 
     Args:
         columns: tokens that sequences are padded to.
-        evaluation: say which candidates are right.
-        storage: of the vectors, as ``h5py`` takes it; nothing: in one piece.
+        evaluation: also write which candidates are right.
+        storage: further arguments of h5py's ``create_dataset``, such as ``chunks``.
     """
     all_samples = list(samples)
     sequences = [sequence for sample in all_samples for sequence in sample]

@@ -28,6 +28,7 @@ class Here(Launcher):
         """Check nothing."""
 
     def build_command(self, plan: Any, site: Any) -> EngineCommand:
+        # ``scripts`` has lines that a test puts before the script of a node, such as a fault.
         files = {
             f"node{number}.sh": self.scripts.get(number, "")
             + render_node_script(
@@ -35,7 +36,7 @@ class Here(Launcher):
             )
             for number in range(plan.nnodes)
         }
-        # The command only has to leave the files; the first question for the state starts them.
+        # The command does nothing: the first call of ``read_state`` runs the scripts.
         return EngineCommand(argv=("true",), files=files, submits=True)
 
     def read_state(self, job: EngineJob) -> JobState:

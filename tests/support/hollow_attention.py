@@ -28,7 +28,10 @@ class Row(NamedTuple):
     in_32_bits_of_2_11: str | None = None
 
     def kernel(self, precision: str, torch_version: str) -> str | None:
-        """Return the kernel in ``precision`` with torch 2.11 or with the newest."""
+        """Return the kernel with torch 2.11 or with a newer one; None: the step cannot run.
+
+        ``in_32_bits_of_2_11`` is None if torch 2.11 has the same kernel as newer ones.
+        """
         if precision in IN_16_BITS:
             return self.in_16_bits
         if torch_version.startswith("2.11.") and self.in_32_bits_of_2_11 is not None:

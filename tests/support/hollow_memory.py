@@ -120,7 +120,7 @@ def build_glm(recipe: Any, ranks: int) -> tuple[Any, Batch, int]:
     numbers = torch.arange(sequences)
     ids = torch.zeros(sequences, length, dtype=torch.long)
     gap = torch.full((sequences,), length // 2)
-    # Ids, positions and block positions; for each sequence one prefix length, target row and
+    # Ids (any), positions and block positions; for each sequence one prefix length, target row and
     # target id.
     inputs = (ids + 5, ids, ids.clone(), gap, numbers * length, gap)
     batch = Batch(
@@ -213,7 +213,10 @@ def build_gpt_oss(recipe: Any, ranks: int) -> tuple[Any, Batch, int]:
     rows_by_rank = [rows // recipe.expert_parallel] * recipe.expert_parallel
 
     def make_equal_loads(*_: Any) -> tuple[list[int], list[int]]:
-        """Return rows sent to and received from each rank, which the card does not compute."""
+        """Return equal numbers of rows sent to and received from each rank.
+
+        The real ones follow from the router's choice, which the hollow card does not compute.
+        """
         return rows_by_rank, rows_by_rank
 
     experts.count_rows_of_ranks = make_equal_loads
@@ -306,7 +309,7 @@ def _measure_here(case: str, recipe_name: str) -> Memory:
         for _ in range(STEPS):
             job.step(micro_batches(batch, recipe.grad_accum_steps, device))
     except torch.OutOfMemoryError:
-        return row
+        return row  # without peaks
     return row._replace(
         allocated=torch.cuda.max_memory_allocated(), reserved=torch.cuda.max_memory_reserved()
     )
@@ -375,7 +378,7 @@ def format_table(tables: list[Table]) -> str:
 
 
 def format_peaks(row: Memory) -> tuple[str, str, str]:
-    """Return the cells of a recipe and a release: allocated, reserved and the deviation."""
+    """Return the cells of a recipe with one release of torch: allocated, reserved, deviation."""
     if row.allocated is None or row.reserved is None:
         return "out of memory", "", ""
     return format_gib(row.allocated), format_gib(row.reserved), f"{row.deviation:+.1%}"

@@ -31,12 +31,13 @@ def run_rank(root: Path, case: str = "toy", *, overrides: dict[str, str], **requ
     plan_of_run = plan.model_copy(update={"run_dir": str(run_dir)})
     (run_dir / PLAN_FILE).write_text(plan_of_run.model_dump_json(), encoding="utf-8")
     rank = worker.RankReporter(run_dir, 0)
-    rank.events.emit("start", pid=1)  # of no process: nothing is sent to it
+    rank.events.emit("start", pid=1)  # any id: nothing is sent to it
     launched_ns, started = worker.clock(), datetime.now(timezone.utc).isoformat(timespec="seconds")
     try:
         worker.run_rank(rank, run_dir, number=0, local_rank=0)
         rank.events.emit("end")
     except Exception as error:  # noqa: BLE001 - as the worker's own main
+        # ``place``: the last part of the run that the rank entered.
         rank.events.emit("error", **describe_failure(error, rank.place))
     rank.events.close()
     # The events that a launcher would have written.

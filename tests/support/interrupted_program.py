@@ -13,7 +13,10 @@ import sys
 
 
 def main() -> None:
-    """Run the program with an audit hook that counts events, and sends the signal at one."""
+    """Run the program with an audit hook that counts events, and sends the signal at one.
+
+    The arguments: the signal's name, the number of the event from 1, and words for the program.
+    """
     name, moment, *words = sys.argv[1:]
     number, num_events = signal.Signals[name], 0
 

@@ -26,7 +26,11 @@ PATIENCE_S = 600.0  # how long processes of a killed launcher may take to end
 
 
 def launch_and_die(plan: Plan, moment: int) -> None:
-    """Launch, and kill this process at a moment; exit with 0 if the launch ends before."""
+    """Launch, and kill this process at a moment; exit with 0 if the launch ends before.
+
+    Args:
+        moment: the number of the call or return of a function, counted from the start of the ranks.
+    """
     remaining_calls = moment
 
     def count(*_: Any) -> None:
@@ -48,12 +52,17 @@ def launch_and_die(plan: Plan, moment: int) -> None:
 
 
 def launch_and_list_survivors(plan: Plan, moment: int) -> dict[str, Any]:
-    """Return how the launcher ended, and the command lines of the processes that outlive it."""
+    """Return how the launcher ended, and the command lines of the processes that outlive it.
+
+    Args:
+        moment: the call or return of a function, counted from the start of the ranks, at which the
+            launcher kills itself.
+    """
     launcher = os.fork()
     if launcher == 0:
         launch_and_die(plan, moment)
     _, status = os.waitpid(launcher, 0)
-    # Processes that it left are now children of this process.
+    # Processes that it left are now children of this process, which adopts orphans.
     deadline = time.monotonic() + PATIENCE_S
     while psutil.Process().children() and time.monotonic() < deadline:
         pid, _ = os.waitpid(-1, os.WNOHANG)

@@ -32,5 +32,6 @@ class LiveTensors(TorchDispatchMode):
                 if key not in self.sizes:
                     self.sizes[key] = storage.nbytes()
                     self.peak = max(self.peak, sum(self.sizes.values()))
+                    # Forget its size when the storage is freed.
                     weakref.finalize(storage, self.sizes.pop, key, None)
         return result

@@ -158,6 +158,7 @@ class Reader:
     closed: bool = False
 
     def read(self) -> list[DeviceSample]:
+        """Return an empty sample of each device; raise a fault if ``answers`` names its kind."""
         if isinstance(self.answers, str):
             raise MonitorFault(self.answers, "no answer")  # type: ignore[arg-type]
         return [DeviceSample(index=index) for index in range(self.answers)]

@@ -54,7 +54,7 @@ def write_runs(folder: Path) -> list[str]:
     )
     write_record_file(folder / "failed", failed)
     write_run_with_evidence(folder / "two-ranks", ranks=2)
-    write_run_with_evidence(folder / "eight-ranks", ranks=8, slow=SLOW_RANK)
+    write_run_with_evidence(folder / "eight-ranks", ranks=8, slow_rank=SLOW_RANK)
     return sorted(path.name for path in folder.iterdir())
 
 
@@ -80,12 +80,16 @@ def _make_bert_document(
     return document
 
 
-def write_run_with_evidence(folder: Path, ranks: int, *, slow: int | None = None) -> Path:
-    """Write a run of some ranks with its events and telemetry; ``slow``: half as fast as others."""
+def write_run_with_evidence(folder: Path, ranks: int, *, slow_rank: int | None = None) -> Path:
+    """Write a run of some ranks with its events, telemetry and record.
+
+    Args:
+        slow_rank: the rank whose steps take twice as long as the others'; None: no rank's.
+    """
     folder.mkdir(parents=True)
     events = make_ranks_with_devices(ranks)
-    if slow is not None:
-        for event in events[slow]:
+    if slow_rank is not None:
+        for event in events[slow_rank]:
             if event["event"] == "window":
                 event["step_ns"] = [2 * step_ns for step_ns in event["step_ns"]]
     lines = [
@@ -97,7 +101,8 @@ def write_run_with_evidence(folder: Path, ranks: int, *, slow: int | None = None
     write_sampled_run(folder, lines, ranks=events)
     plan = json.loads((folder / "plan.json").read_text(encoding="utf-8"))
     plan["run_id"] = folder.name
-    plan["data"]["train_samples"] = 1024 * ranks * 4  # a rank trains 1024: a quarter of an epoch
+    # Each rank trains 1024 samples: together a quarter of an epoch.
+    plan["data"]["train_samples"] = 1024 * ranks * 4
     (folder / "plan.json").write_text(json.dumps(plan), encoding="utf-8")
     record.write_record(reduce.reduce(folder), folder)
     return folder

@@ -68,9 +68,10 @@ def open_model(folder):
 
 
 def score_with_lm_eval(folder, batch_size=4):
-    """Return lm-eval's log-probabilities of the four answers, by subject and row.
+    """Return lm-eval's scores: by subject those of each question, under ``acc`` those of subjects.
 
-    The tasks are its own ``mmlu`` tasks, read from files instead of the hub.
+    A question has ``log_probabilities`` of its four answers, and ``acc``: 1.0 if the right one has
+    the highest. The tasks are its own ``mmlu`` tasks, read from files instead of the hub.
     """
     os.environ |= {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
     import lm_eval

@@ -74,7 +74,7 @@ def force_routing_in_one_layer(job: Any) -> None:
 
 
 def force_random_routing(job: Any) -> None:
-    """Choose two experts of each token at random, in each call others."""
+    """Choose two experts of each token at random, anew in each call."""
     replace_choice(
         job,
         lambda scores, _, call: (
@@ -120,7 +120,7 @@ def drop_tokens_beyond_capacity(job: Any) -> None:
             experts: Any, tokens: Any, chosen: Any, weights: Any, dispatch_all: Any = dispatch_all
         ) -> Any:
             summed, routed, received = dispatch_all(experts, tokens, chosen, weights)
-            even_share = int(routed.sum()) // len(routed)  # tokens of all experts, by experts
+            even_share = int(routed.sum()) // len(routed)  # tokens divided by experts
             return summed, routed, received.clamp(max=even_share)
 
         layer._dispatcher = dispatch
@@ -310,7 +310,7 @@ def find_mistake(job: Any) -> dict[str, Any]:
     stream = job.batches(0)
     try:
         # The first step alone, so that its FLOPs are counted.
-        with StepWatch(dict) as step_watch:
+        with StepWatch(flags=dict) as step_watch:  # ``dict``: no flags to note
             first = next(stream)
             job.step(iter([first]))
         for _ in range(STEPS - 1):
@@ -325,7 +325,7 @@ def find_mistake(job: Any) -> dict[str, Any]:
     counted = sum(step_watch.flops.values())
     if job.model_flops(first.counts) > (1 + findings._FLOPS_TOLERANCE) * counted:
         return {"code": "flops_above_counted"}
-    # A measured run of this rank alone, as far as the rule reads it.
+    # What ``_check_training`` reads of a measured run, here a run of this rank alone.
     rank = SimpleNamespace(
         rank=job.context.rank,
         parameters=parameters,
@@ -338,7 +338,11 @@ def find_mistake(job: Any) -> dict[str, Any]:
 
 
 def check_plants_on_rank(rank: int, names: list[str]) -> list[dict[str, Any]]:
-    """Plant each named mistake (any other name: none) on this of two ranks; return the results."""
+    """Train a job of one of two ranks for each name; return what ``find_mistake`` found.
+
+    Args:
+        names: of mistakes in ``TWO_RANKS`` to plant; a job with any other name has no mistake.
+    """
     results = []
     for name in names:
         mistake = TWO_RANKS.get(name)

@@ -101,26 +101,24 @@ class PageRow:
     quality: float
     used: float  # GiB of memory, of ``memory``
     memory: float
-    quality_text: str = ""  # instead of the number
 
     def text(self) -> str:
         """Return the row as pages print it."""
         rates = (f"{rate:.1f}" for rate in (self.p_whole, self.p_train, self.p_core))
-        quality = self.quality_text or f"{self.quality:.3f}"
         cells = (
             f"{self.card}{self.label}",
             self.precision,
             "/",  # no hyperparameter was changed
             f"{self.e2e_time:.1f}",
             *rates,
-            quality,
+            f"{self.quality:.3f}",
             f"{self.used:.1f}/{self.memory:.1f}",
         )
         return "| " + " | ".join(cells) + " |"
 
 
 def make_page(work: Work, rows: list[PageRow], names: str) -> str:
-    """Return a page in the founding form; the table's first row is line ``FIRST_LINE``.
+    """Return a Chinese page: facts of the run, then the rows, the first in line ``FIRST_LINE``.
 
     Args:
         names: of the cards, as the page's head has them.
@@ -170,7 +168,7 @@ def make_correct_rows(rng: random.Random, work: Work, card: Card, precision: str
         scaling *= 1.0 if devices == 1 else rng.uniform(0.8, 0.98)  # more devices lose a little
         core = card.peaks[precision] * 1e12 * share_of_peak / work.flops * devices * scaling
         train = core * rng.uniform(0.93, 0.995)  # time between steps is lost
-        # It ends a little earlier or later.
+        # The training ends a little earlier or later than planned.
         samples = work.samples * work.passes * rng.uniform(0.98, 1.02)
         evaluation_s = samples / train * rng.uniform(0.01, 0.08)
         start_s = rng.uniform(25, 110)
@@ -193,7 +191,7 @@ def make_correct_rows(rng: random.Random, work: Work, card: Card, precision: str
 
 
 def iterate_correct_pages() -> Iterator[str]:
-    """Yield pages that together have at least eighty honest rows."""
+    """Yield pages that together have at least eighty correct rows."""
     rng = random.Random(20261123)
     rows = 0
     while rows < 80:

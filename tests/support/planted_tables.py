@@ -179,7 +179,7 @@ class PairRow:
             "512",  # the sequence length
             f"{self.fp32:.2f}",
             f"{self.mixed:.2f}",
-            f"{self.mixed / self.fp32:.2f}",
+            f"{self.mixed / self.fp32:.2f}",  # speedup
         )
 
 
@@ -246,7 +246,7 @@ def format_csv(section: Section) -> Document:
 
 
 def make_language_rows(rng: random.Random) -> list[LanguageRow]:
-    """Return honest rows of one model on one device, on 8, 16 and 32 devices."""
+    """Return correct rows of one model on one device, on 8, 16 and 32 devices."""
     model, device = rng.choice(LANGUAGE_MODELS), rng.choice(DEVICES)
     sequence, micro_batch = rng.choice((2048, 4096)), rng.choice((2, 4, 8))
     counts_attention = rng.choice((False, True))  # published MFU comes with and without it
@@ -279,7 +279,7 @@ def make_language_rows(rng: random.Random) -> list[LanguageRow]:
 
 
 def make_image_rows(rng: random.Random) -> list[ImageRow]:
-    """Return honest rows of one model on one device, on 1, 8 and 16 devices."""
+    """Return correct rows of one model on one device, on 1, 8 and 16 devices."""
     model, device = rng.choice(IMAGE_MODELS), rng.choice(DEVICES)
     share_of_peak = rng.uniform(0.1, 0.3)
     rows = []
@@ -305,10 +305,10 @@ def make_image_rows(rng: random.Random) -> list[ImageRow]:
 
 
 def make_precision_pair_rows(rng: random.Random) -> list[PairRow]:
-    """Return honest rows of BERT-large on V100 in fp32 and mixed precision."""
+    """Return correct rows of BERT-large on V100 in fp32 and mixed precision."""
     fp32, mixed = rng.uniform(7.5, 10.5), rng.uniform(28, 38)  # sequences/s of one device
     rows = []
-    scaling = 1.0  # share of its rate that a device keeps
+    scaling = 1.0  # rate of a device among ``gpus`` devices, divided by its rate alone
     for gpus in (1, 4, 8):
         rows.append(
             PairRow(
@@ -323,7 +323,7 @@ def make_precision_pair_rows(rng: random.Random) -> list[PairRow]:
 
 
 def make_sweep_rows(rng: random.Random) -> list[SweepRow]:
-    """Return honest rows of a recommender on 8 to 64 devices of one kind."""
+    """Return correct rows of a recommender on 8 to 64 devices of one kind."""
     device = rng.choice(DEVICES)
     rate = rng.uniform(2000, 9000)  # tokens/s of one device
     rows = []
@@ -335,7 +335,7 @@ def make_sweep_rows(rng: random.Random) -> list[SweepRow]:
 
 
 def make_language_page(rng: random.Random) -> Document:
-    """Return an honest page of a language model."""
+    """Return a correct page of a language model."""
     return format_markdown("Pre-training throughput", [Section("Results", make_language_rows(rng))])
 
 
@@ -349,7 +349,7 @@ def make_pair_sections(rng: random.Random) -> list[Section]:
 
 
 def iterate_correct_documents() -> Iterator[Document]:
-    """Yield files that together have over eighty honest rows."""
+    """Yield files that together have over eighty correct rows."""
     rng = random.Random(20270101)
     for _ in range(8):
         yield make_language_page(rng)
@@ -510,7 +510,7 @@ SWEEPS: dict[str, TableMistake] = {
 
 
 def iterate_planted_documents() -> Iterator[Plant]:
-    """Yield files with one error each: the kinds above, then two kinds that span several rows."""
+    """Yield files with one error each: of one row, then of kinds that span several rows."""
     rng = random.Random(4711)
     for mistakes, make_rows in (
         (LANGUAGE, make_language_rows),
@@ -555,4 +555,5 @@ def _plant(kind: str, rows: Rows, index: int) -> Plant:
         document = format_markdown("bert large uncased", [Section(title, rows)])
     else:
         document = format_markdown("Results", [Section("Training", rows)])
+    # ``lines`` has the line of each row, by the numbers of the section and of the row in it.
     return Plant(kind, document, (document.lines[0, index],))

@@ -34,5 +34,6 @@ def _work_on_rank(rank: int, ranks: int, place: Path, work: Callable[..., Any], 
     torch.save(work(rank, *more), place / f"rank{rank}.pt")
     dist.barrier()  # no rank leaves while another one may still need it
     leave_ranks()
-    # Like a worker: while Python ends, a thread of torch 2.11 that asks for its lock aborts.
+    # As a worker ends: in Python's usual exit, a thread of torch 2.11 that asks for Python's lock
+    # aborts the process.
     os._exit(0)

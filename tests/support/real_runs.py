@@ -69,7 +69,12 @@ def interrupt_run(process: subprocess.Popen[str], run_dir: Path, fifo: Path) -> 
 
 
 def train_distilbert_on_two_ranks(start_run: Any, *args: str) -> Path:
-    """Train DistilBERT an epoch on two ranks of an engine; return the run directory."""
+    """Train DistilBERT for an epoch on two ranks; return the run directory.
+
+    Args:
+        start_run: starts the program with words that choose the engine, such as Slurm.
+        args: further words of the command line.
+    """
     process, run_dir = start_run("max_epochs=1", "target=none", *args, case="distilbert_sst2")
     code, out, err = wait_for_end(process)
     assert code == 0, out + err

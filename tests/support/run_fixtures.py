@@ -14,7 +14,10 @@ PROGRAM = (sys.executable, "-m", "trainmark")
 
 @pytest.fixture(autouse=True)
 def restore_default_signals():
-    """Start programs that heed signals, also where the tests run under nohup or behind ``&``."""
+    """Restore the default actions of SIGINT and SIGHUP during a test.
+
+    Under nohup or behind ``&`` they are ignored, and the programs that a test starts inherit that.
+    """
     numbers = (signal.SIGINT, signal.SIGHUP)
     ignored = [number for number in numbers if signal.getsignal(number) == signal.SIG_IGN]
     for number in ignored:
@@ -44,7 +47,7 @@ def trainmark(tmp_path):
 
 @pytest.fixture
 def start_run(tmp_path):
-    """Return a function that starts ``trainmark run``; the process ends with the test at last.
+    """Return a function that starts ``trainmark run``; the end of the test kills the process.
 
     It returns the process and the run's folder. Its arguments: words of the command line; ``case``;
     ``prefix``: words before the program; ``cwd``; ``program``: what runs it; environment variables.

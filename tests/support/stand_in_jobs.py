@@ -27,13 +27,13 @@ STEPS = 4
 
 
 def register() -> None:
-    """Register the device, before autograd is used: it then starts a thread for each kind."""
+    """Register the device; before autograd is used, which then starts a thread for each device."""
     sys.path.insert(0, str(SITE))
     open_stand_in()
 
 
 def open_stand_in(fault: str = "none", *, operation_ns: int = OPERATION_NS) -> Any:
-    """Return the process's device with a new clock, empty and without anything queued.
+    """Return the process's device with a new clock, nothing queued, and its memory peak reset.
 
     Args:
         fault: name of a planted fault of its timeline, see ``trainmark_stand_in.faults``.
@@ -119,7 +119,7 @@ def train(
     job = new_job(case_name, device, cache, **changes)
     change_job(job)
     timeline = None if on_cpu else device.timeline  # only the stand-in counts operations
-    counts_of_steps: list[tuple[int, int]] = []
+    counts_of_steps: list[tuple[int, int]] = []  # operations and waits
     original_step = job.step
 
     def step(batches: Any) -> Any:
@@ -172,7 +172,7 @@ def load_changed_loop(change: tuple[str, str] | None) -> Any:
     piece, _replacement = change
     assert source.count(piece) == 1, f"the loop has {source.count(piece)} of {piece!r}"
     changed = ModuleType("changed_loop")
-    sys.modules[changed.__name__] = changed  # its dataclasses look themselves up
+    sys.modules[changed.__name__] = changed  # dataclasses look up the module that defines them
     exec(compile(source.replace(*change), loop.__file__, "exec"), changed.__dict__)
     return changed
 
@@ -219,7 +219,10 @@ def read_each_loss(job: Any) -> None:
 
 
 def measure_preflight_rate(fault: str) -> float | str:
-    """Return the rate that preflight measures where each operation takes 30 ms, or its refusal."""
+    """Return the FLOP/s that preflight measures if each operation takes 30 ms.
+
+    If it refuses the device, return what its error names as the place of the fault.
+    """
     from trainmark.errors import EnvironmentFault
 
     device = open_stand_in(fault, operation_ns=30_000_000)
@@ -230,12 +233,13 @@ def measure_preflight_rate(fault: str) -> float | str:
 
 
 def list_faults() -> tuple[list[str], list[str]]:
-    """Return what the conformance checks find of the vendor, and of its device, by a real clock."""
+    """Return what the conformance checks find wrong with the vendor, and with its device."""
     from trainmark.conformance.vendor_check import device_faults, vendor_faults
     from trainmark_stand_in.timeline import Timeline
     from trainmark_stand_in.vendor import StandIn
 
     device = open_stand_in()
+    # A timeline with a real clock, in place of the fake one of ``open_stand_in``.
     device.timeline = device.operations.timeline = Timeline(operation_ns=OPERATION_NS)
     return vendor_faults(StandIn()), device_faults(StandIn())
 

@@ -26,13 +26,14 @@ def make_document(run_id: str, **changes: Any) -> dict[str, Any]:
             name, None for a figure that is not known.
     """
     document = json.loads(GOLDEN.read_text(encoding="utf-8"))
-    # Two launches never take the same times one after another: a check would call one a copy.
-    # Only the first third of the measured steps is shuffled: medians hardly change by it.
+    # The order of the step times must differ from other records: a check calls a record with the
+    # same sequence a copy. Only the first third of the measured steps is shuffled: medians hardly
+    # change by it.
     steps = document["steps"]
-    first, third = steps["warmup"], (len(steps["time_ns"]) - steps["warmup"]) // 3
-    times = steps["time_ns"][first : first + third]
+    first, num_shuffled = steps["warmup"], (len(steps["time_ns"]) - steps["warmup"]) // 3
+    times = steps["time_ns"][first : first + num_shuffled]
     Random(run_id).shuffle(times)
-    steps["time_ns"][first : first + third] = times
+    steps["time_ns"][first : first + num_shuffled] = times
     figures = changes.pop("figures", {})
     for name, value in figures.items():
         entry = document["figures"].setdefault(name, {"unit": "", "reason": None, "note": None})
@@ -84,7 +85,7 @@ def add_records_while_killing_writers(where: str, folder: Path, *, writers: int 
         arguments = (where, folder, f"w{number}", 10, sender)
         processes.append(context.Process(target=add_records, args=arguments))
         processes[-1].start()
-        sender.close()  # here: the pipe ends with the writer
+        sender.close()  # this process's end, so that the pipe ends when the writer does
         pipes[receiver] = processes[-1]
     # When so many records are in the index, a writer is killed.
     kill_at = sorted(random.sample(range(2, 30), writers // 2))
@@ -112,6 +113,7 @@ def open_index(where: Path) -> Index:
 
 
 def list_index_entries(index: Index) -> list[dict[str, Any]]:
-    """Return all columns of an index except paths."""
+    """Return the entries of an index, sorted by run, with most of their columns."""
+    # Without paths, among others: columns of the record, figures, and three of the index alone.
     columns = [*COLUMNS, *FIGURES, "notes", "torch", "world"]
     return list_runs(index, columns=columns, sort="run_id").as_dicts()

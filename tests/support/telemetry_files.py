@@ -111,9 +111,9 @@ def write_sampled_run(
         telemetry: events of its file, or the bytes of the file; None: a run without telemetry.
         ranks: events of each rank; None: two ranks with a device each.
     """
-    agent = make_event("ranks_ended", 12 * S, failures=[])
+    ranks_ended = make_event("ranks_ended", 12 * S, failures=[])
     ranks = make_ranks_with_devices() if ranks is None else ranks
-    write_run(folder, [launch_event(), agent], *ranks)
+    write_run(folder, [launch_event(), ranks_ended], *ranks)
     plan = json.loads((GOLDEN / "plan_toy.json").read_text(encoding="utf-8"))
     device = plan["device"] | {"vendor": "fake", "torch_type": "cuda"}
     plan |= {

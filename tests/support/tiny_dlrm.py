@@ -52,6 +52,7 @@ class Spread:
 
     @property
     def placement(self) -> Placement:
+        """Which rank has which rows of the tables."""
         return place_tables(
             make_rank_memory(self.row_budget, DIM), self.cardinalities, DIM, self.ranks
         )
@@ -95,9 +96,9 @@ class SentBytes:
     """Count what one rank sends to others, where torch is asked to."""
 
     def __init__(self, rank: int) -> None:
-        self.rank, self.total = rank, 0
-        self.exchange = dist.all_to_all_single
-        dist.all_to_all_single = self  # for the rest of this process
+        self.rank, self.total = rank, 0  # ``total``: bytes sent so far
+        self.exchange = dist.all_to_all_single  # torch's own function
+        dist.all_to_all_single = self  # replaced for the rest of this process
 
     def __call__(self, received: Tensor, sent: Tensor, *sizes: list[int], **more: Any) -> Any:
         """Exchange; ``sizes``: numbers received from each rank, and sent to each."""
@@ -150,7 +151,8 @@ def train(
         loss = nn.functional.binary_cross_entropy_with_logits(
             dense_logits, labels[rows_of_rank], reduction="sum"
         )
-        # Weighed as the stepper weighs: DDP takes the mean over ranks.
+        # As the stepper weighs a loss: ``size`` makes the sum a mean over the batch, and ``ranks``
+        # makes up for DDP, which takes the mean of the ranks' gradients instead of their sum.
         (loss * (spread.loss_scale * ranks / size)).backward()
         for parameter in dense.parameters():
             assert parameter.grad is not None
@@ -235,9 +237,10 @@ def train_job(folder: Path, *, rank: int = 0, ranks: int = 1) -> dict[str, Any]:
 
 
 def train_rank(rank: int, clicks: Path, ranks: int) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Train all spreads of this rank, then the job, on one start of the ranks.
+    """Train with each of ``SPREADS`` that has this rank, then the job; return both results.
 
-    Starting ranks takes longer than training. A spread over two of four ranks leaves two out.
+    One start of the ranks serves all trainings, because it takes longer than they do. Ranks that a
+    spread does not need, such as two of four, skip it.
     """
     groups = {size: dist.new_group(list(range(size))) for size in (2, 4)}
     sent = SentBytes(rank)

@@ -31,6 +31,7 @@ class DrawnExamples(Examples):
         self, samples: int, *, max_choices: int, seed: int, evaluation: bool = False
     ) -> None:
         self.seq_length, self.seed, self.evaluation = LENGTH, seed, evaluation
+        # Of each sample, how many candidates it has.
         self.num_choices = np.random.default_rng(seed).integers(1, max_choices + 1, samples)
 
     def build_sequences(self, row: int) -> list[ChoiceSequence]:
@@ -43,9 +44,11 @@ class DrawnExamples(Examples):
             answer = rng.integers(2, VOCAB, rng.integers(1, 5))
             block = len(answer) + 1  # the start token and the answer; the end token is a target
             ids = np.concatenate([context, [1], answer])
+            # Tokens of the answer have the gap's position, and count in it by block position.
             positions = np.concatenate([np.arange(len(context)), np.full(block, mask)])
             blocks = np.concatenate([np.zeros(len(context)), np.arange(1, block + 1)])
             rows = np.arange(len(context), len(ids))
+            # In an evaluation any number of candidates may be right.
             right = bool(rng.random() < 0.4) if self.evaluation else slot == 0
             targets = np.concatenate([answer, [0]])
             sequences.append(
@@ -79,10 +82,12 @@ class NamedOften(Examples):
         """
         rng = np.random.default_rng([self.seed, row])
         names = rng.choice(np.arange(4, 16), self.num_choices[row], replace=False)
+        # The first name occurs three times, the others once.
         context = np.concatenate([[2], rng.permutation([*names, names[0], names[0]]), [3, 0]])
-        if self.shuffled:
+        if self.shuffled:  # another name may come first, and is then called right
             names = rng.permutation(names)
         block, mask = len(context), len(context) - 2  # start of the answer, position of the gap
+        # The two tokens of the answer have the gap's position, and count in it by block position.
         positions = np.concatenate([np.arange(block), [mask, mask]])
         blocks = np.concatenate([np.zeros(block, np.int64), [1, 2]])
         return [
@@ -142,7 +147,7 @@ def new_job(
 
 
 def train(job: GlmJob, epochs: int = 2) -> dict[str, Any]:
-    """Take the steps of some epochs; return losses and samples of each, weights, quality."""
+    """Take the steps of some epochs; return losses, samples, weights, quality, facts."""
     losses, samples = [], []
     for epoch in range(epochs):
         batches = list(job.batches(epoch))

@@ -35,6 +35,7 @@ class Epoch:
         return len(self.sample_order)
 
     def batch(self, numbers: Any) -> Any:
+        """Return the tokens of the samples with these numbers, and their counts."""
         tokens = len(numbers) * SEQUENCE
         return self.gather_tokens(numbers), Counts(
             samples=len(numbers), sequences=len(numbers), tokens=tokens, tokens_padded=tokens
@@ -101,7 +102,7 @@ def gather_whole(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def train(job: GptJob) -> dict[str, Any]:
-    """Take the steps of an epoch; return losses, samples, weights and quality."""
+    """Take the steps of an epoch; return losses, samples, weights, quality, facts."""
     losses, samples = [], []
 
     def count(source: Any) -> Any:
@@ -133,5 +134,9 @@ def train_rank(rank: int, new_job: Any, ranks: int, spreads: list[dict[str, Any]
 def train_on_ranks(
     new_job: Any, place: Path, ranks: int, spreads: list[dict[str, Any]]
 ) -> list[tuple[dict[str, Any], ...]]:
-    """Train a job for each of ``spreads`` on real ranks; return of each what the ranks found."""
+    """Train a job for each of ``spreads`` on real ranks; return each rank's results of each.
+
+    Args:
+        spreads: changes of the recipe that spread the training over ranks.
+    """
     return list(zip(*call_on_ranks(ranks, place, train_rank, new_job, ranks, spreads), strict=True))

@@ -72,7 +72,12 @@ def gather_whole(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def train(job_to_train: job.LlamaJob, *, epochs: int = 2) -> dict[str, Any]:
-    """Take the steps of all epochs; return loss and samples of each, adapters and quality."""
+    """Take the steps of all epochs; return what they gave.
+
+    Returns:
+        ``steps``: loss and samples of each; ``weights``: of the adapters alone, which are what is
+        trained; ``quality`` and ``detail``: of the evaluation; ``facts``: of the job.
+    """
     steps = []
     for epoch in range(epochs):
         batches = list(job_to_train.batches(epoch))
@@ -104,11 +109,13 @@ def train(job_to_train: job.LlamaJob, *, epochs: int = 2) -> dict[str, Any]:
 
 
 def train_rank(rank: int, folder: Path, out: Path, spreads: Any) -> dict[str, Any]:
-    """Train on two ranks one way after the other: starting ranks takes longer than training.
+    """Train one of two ranks with each of ``spreads``; return the results by its name.
+
+    One start of the ranks serves all trainings, because it takes longer than they do.
 
     Args:
-        out: folder for the adapters, in a folder for each way.
-        spreads: changes of the recipe, by the name of the way.
+        out: gets a folder with the adapters of each spread, by its name.
+        spreads: by name, the changes of the recipe that spread the training over ranks.
     """
     trainings = {}
     for name, changes in spreads.items():

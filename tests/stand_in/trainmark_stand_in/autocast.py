@@ -15,7 +15,7 @@ from trainmark_stand_in.operations import map_values
 from trainmark_stand_in.vendor import NAME
 
 # Computed in 16 bits.
-_LOWER = (
+_IN_16_BITS = (
     "linear",
     "matmul",
     "mm",
@@ -71,7 +71,8 @@ def _cast_arguments(value: Any, dtype: torch.dtype) -> Any:
     return map_values(cast, value)
 
 
-def _lower(args: Any) -> torch.dtype:
+def _choose_16_bits(args: Any) -> torch.dtype:
+    """Return the type of 16 bits that autocast was given."""
     return torch.get_autocast_dtype(NAME)
 
 
@@ -80,9 +81,9 @@ def _choose_fp32(args: Any) -> torch.dtype:
 
 
 def _choose_widest(args: Any) -> torch.dtype:
-    """Return fp32 if a tensor among the arguments has it, else the type of 16 bits."""
+    """Return fp32 if a tensor among the arguments has it, else autocast's type of 16 bits."""
     dtypes: list[torch.dtype] = []
-    # Called for its visits of all arguments; what it returns is not needed.
+    # Visit all arguments, also those in lists; what ``map_values`` returns is not needed.
     map_values(lambda x: dtypes.append(x.dtype) if isinstance(x, Tensor) else None, args)
     return torch.float32 if torch.float32 in dtypes else torch.get_autocast_dtype(NAME)
 
@@ -92,7 +93,11 @@ def register() -> list[torch.library.Library]:
     any_namespace, aten = torch.library.Library("_", "IMPL"), torch.library.Library("aten", "IMPL")
     # All other operations run as they are.
     any_namespace.fallback(torch.library.fallthrough_kernel, "AutocastPrivateUse1")
-    for names, dtype_of in ((_LOWER, _lower), (_FP32, _choose_fp32), (_WIDEST, _choose_widest)):
+    for names, choose_dtype in (
+        (_IN_16_BITS, _choose_16_bits),
+        (_FP32, _choose_fp32),
+        (_WIDEST, _choose_widest),
+    ):
         for name in names:
             packet, _, overload = name.partition(".")
             operation = getattr(getattr(torch.ops.aten, packet), overload or "default")
@@ -100,11 +105,11 @@ def register() -> list[torch.library.Library]:
             def run(
                 *args: Any,
                 wrapped_operation: Any = operation,
-                dtype_of: Any = dtype_of,
+                choose_dtype: Any = choose_dtype,
                 **more: Any,
             ) -> Any:
-                dtype = dtype_of((args, more))
-                # Without autocast: the operation, and the casts, would come here again.
+                dtype = choose_dtype((args, more))
+                # Autocast is off inside: otherwise the operation and the casts would call ``run``.
                 with torch._C._ExcludeDispatchKeyGuard(_AUTOCAST):
                     cast_args, cast_more = _cast_arguments((args, more), dtype)
                     return wrapped_operation(*cast_args, **cast_more)

@@ -100,7 +100,11 @@ class StandInDevice(Accelerator):
         super().__init__(index, vendor=NAME, torch_type=NAME)
 
     def _open(self, modules: Sequence[str]) -> None:
-        """Take torch's PrivateUse1; ``modules`` that real vendors import are not needed."""
+        """Register with torch as PrivateUse1, its place for a device from outside.
+
+        Args:
+            modules: that real vendors import; not needed here.
+        """
         backend_registration._setup_privateuseone_for_python_backend(
             NAME, backend_module=DeviceModule(self)
         )

@@ -35,7 +35,8 @@ class Memory:
     def __init__(self, total_bytes: int) -> None:
         self.total_bytes = total_bytes
         self.used_bytes = self.peak_bytes = 0
-        # Torch keeps the host's storage alive as long as the device's, and no longer.
+        # The host's storage behind each device storage, by address. Weak: torch keeps it alive as
+        # long as the device's storage, and no longer.
         self._host: dict[int, weakref.ref[UntypedStorage]] = {}
 
     def host_tensor(self, tensor: Tensor) -> Tensor:
@@ -67,6 +68,8 @@ class Memory:
         self.used_bytes += size
         self.peak_bytes = max(self.peak_bytes, self.used_bytes)
         self._host[address] = weakref.ref(storage, partial(self._free, address, size))
+        # A tensor of the host is exported through DLPack, relabelled as one of device 0 of an
+        # extension, and imported again: torch takes that for a tensor of this device.
         capsule = torch._C._to_dlpack(torch.empty(0, dtype=torch.uint8).set_(storage))
         managed = _pointer(capsule, b"dltensor")  # the address of the DLManagedTensor
         ctypes.c_int32.from_address(managed + _TYPE_AT).value = _EXTENSION_DEVICE
