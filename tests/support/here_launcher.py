@@ -28,7 +28,7 @@ class Here(Launcher):
         """Check nothing."""
 
     def build_command(self, plan: Any, site: Any) -> EngineCommand:
-        # ``scripts`` has lines that a test puts before the script of a node, such as a fault.
+        # ``scripts`` has lines that a test puts before the script of a node, such as ``export``.
         files = {
             f"node{number}.sh": self.scripts.get(number, "")
             + render_node_script(
