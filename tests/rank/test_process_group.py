@@ -74,6 +74,7 @@ def test_rank_of_ceilings_binds_its_own_device(group_arguments: Calls, second_ca
 def test_device_that_torch_does_not_count_is_not_bound(
     group_arguments: Calls, second_card: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # Torch counts accelerators only, no CPU.
     join_ranks("gloo", CpuDevice(threads=torch.get_num_threads()))
     monkeypatch.setattr(torch.accelerator, "device_count", lambda: 1)  # so there is no device 1
     join_ranks("nccl", second_card)

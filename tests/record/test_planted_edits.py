@@ -45,7 +45,8 @@ def edit_record(document: dict[str, Any], changes: dict[str, Any]) -> Record | N
     document = json.loads(json.dumps(document))
     for path, value in changes.items():
         # A value may be given as a function of the old one.
-        apply(document, Edit("", path, value if callable(value) else replace_by(value)))
+        change = value if callable(value) else replace_by(value)
+        apply(document, Edit(record="", path=path, change=change))  # of no golden record
     try:
         return Record.model_validate_json(json.dumps(document))
     except ValidationError:

@@ -184,9 +184,9 @@ def test_a_quality_that_is_null_has_a_reason(run_dir: Path) -> None:
 
 @pytest.mark.parametrize("required", [True, False])
 def test_missed_target_is_a_failure_if_required(run_dir: Path, required: bool) -> None:
-    planned = Plan.read(run_dir)
-    recipe = planned.recipe | {"target_required": required}
-    planned.model_copy(update={"recipe": recipe}).save(run_dir)
+    plan = Plan.read(run_dir)
+    recipe = plan.recipe | {"target_required": required}
+    plan.model_copy(update={"recipe": recipe}).save(run_dir)
     change_events(run_dir, "evaluate", value=0.875, target_reached=False)
     built = reduce.reduce(run_dir)
     assert built.quality.reached is False

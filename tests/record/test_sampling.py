@@ -29,16 +29,20 @@ if TYPE_CHECKING:
 OFTEN_S = [0.125 * number for number in range(97)]
 
 
-def make_lines(**facts: Any) -> list[dict[str, Any]]:
-    """Return samples of two devices and the host; ``facts`` are further readings of the devices."""
-    plain = {"throttle_reasons": []}
+def make_lines(**readings: Any) -> list[dict[str, Any]]:
+    """Return the lines of a telemetry file of two devices and the host.
+
+    Args:
+        readings: further readings of the devices, whose clocks are not lowered.
+    """
+    usual = {"throttle_reasons": []}
     host_lines = [
         make_host_line(t_s, utilization_percent=25.0, memory_used_bytes=2**34) for t_s in TIMES_S
     ]
     return [
         make_start_line(0, 1),
         *host_lines,
-        *make_device_lines(0, 1, **plain | facts),
+        *make_device_lines(0, 1, **usual | readings),
         make_end_line(),
     ]
 

@@ -47,8 +47,8 @@ def run_dir(tmp_path: Path) -> Path:
     return folder
 
 
-def make_job_event(job_id: str) -> dict[str, Any]:
-    return make_event("job", 13 * S, phase="ended", said=job_id)
+def make_job_event(job_state: str) -> dict[str, Any]:
+    return make_event("job", 13 * S, phase="ended", said=job_state)
 
 
 def write_node(

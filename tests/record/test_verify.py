@@ -242,18 +242,20 @@ def test_numbers_that_differ_in_the_last_digits_are_shown_in_full(run_dir: Path)
 
 
 def test_a_refuted_record_has_no_result_for_collections(run_dir: Path) -> None:
-    refuted = record.read_record(run_dir)
+    sound = record.read_record(run_dir)
     # Only a case with a mission has entries in collections.
-    about = refuted.plan.about.model_copy(update={"mission": Mission("nlp", "toy", "语言模型", 1)})
-    refuted = replace_plan_fields(refuted, about=about)
+    about = sound.plan.about.model_copy(update={"mission": Mission("nlp", "toy", "语言模型", 1)})
+    sound = replace_plan_fields(sound, about=about)
     # The two entries are those of speed and of memory; a flag of 1 says that the run failed.
-    assert [item.JOB_FAIL_FLAG for item in list_index_records(refuted)] == [0, 0]
+    assert [item.JOB_FAIL_FLAG for item in list_index_records(sound)] == [0, 0]
     # Another value than the events give.
     edit_json(run_dir / "record.json", "figures", "p_train", "value", value=2560.0)
-    # The findings of the verification of the edited file.
-    forged = add_reasons(refuted, verify.verify_evidence(record.read_record(run_dir), run_dir))
-    assert is_refuted(forged.trust)
-    assert [(x.FINAL_RESULT, x.JOB_FAIL_FLAG) for x in list_index_records(forged)] == [(0.0, 1)] * 2
+    # The findings of verifying the edited file refute the record.
+    refuted = add_reasons(sound, verify.verify_evidence(record.read_record(run_dir), run_dir))
+    assert is_refuted(refuted.trust)
+    assert [(x.FINAL_RESULT, x.JOB_FAIL_FLAG) for x in list_index_records(refuted)] == [
+        (0.0, 1)
+    ] * 2
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,7 @@ PLANTED = {
     "folder": ("reads /mnt/secret-project/a.bin", "secret-project"),
 }
 TEXT = "\n".join(text for text, _ in PLANTED.values())
-REDACTED = {
+FILES_WITH_SECRETS = {
     "log.rank0.txt": f"{TEXT}\n{KEY}\nlast line\n",
     "log.launcher.txt": TEXT,
     "log.job.txt": TEXT.replace("\n", "\r\n"),
@@ -76,7 +76,7 @@ def find_leaks(texts: dict[str, str], *more: str) -> list[tuple[str, str]]:
 
 
 def test_bundle_has_no_planted_secret_and_run_is_unchanged(run_dir: Path, tmp_path: Path) -> None:
-    for name, text in REDACTED.items():
+    for name, text in FILES_WITH_SECRETS.items():
         (run_dir / name).write_text(text)
     # Files that are not bundled.
     for name in ("page.html", "page.zh.md", "artifacts/model.txt", "index/speed", ".hidden.txt"):
@@ -92,14 +92,15 @@ def test_bundle_has_no_planted_secret_and_run_is_unchanged(run_dir: Path, tmp_pa
     (run_dir / "record.json").unlink()
     record.write_record(reduce.reduce(run_dir), run_dir)
     before = {path.name: path.read_bytes() for path in run_dir.iterdir() if path.is_file()}
-    # Before: all secrets are in each of the nine files.
-    assert len(find_leaks(REDACTED)) >= 9 * len(PLANTED)
+    # The search finds every secret in each of the nine files, as long as they are not bundled.
+    assert len(find_leaks(FILES_WITH_SECRETS)) >= 9 * len(PLANTED)
 
     path = tmp_path / "x.trainmark.zip"
     bundle.pack([[run_dir]], path)
     texts = read_contents(path)
-    assert {f"1-toy/{name}" for name in REDACTED} < texts.keys()
-    # Nor the folder of the run, the host of ssh.nodes.json and the user of cluster.json.
+    assert {f"1-toy/{name}" for name in FILES_WITH_SECRETS} < texts.keys()
+    # No secret is left, nor the folder of the run, the host of ssh.nodes.json (n1) and the user of
+    # cluster.json (bo).
     assert find_leaks(texts, str(tmp_path), '"n1"', '"bo"') == []
     assert texts["1-toy/log.rank0.txt"].endswith("<secret>\nlast line\n")
     assert json.loads(texts["1-toy/cluster.json"])["user"] == "<user>"

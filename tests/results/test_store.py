@@ -85,7 +85,7 @@ def test_runs_are_sorted_with_those_without_a_value_last_and_limited(index_of_ma
     ("word", "reason"),
     [
         ("cas=toy", "did you mean case?"),
-        ("own=1", "unknown key"),
+        ("own=1", "unknown key"),  # a figure in the records, but no key
         ("p_core>fast", "p_core>fast: 'fast' is not a number; numbers take"),
         ("steady=perhaps", "true or false"),
         ("bs>abc", "'abc' is not a number"),
