@@ -58,7 +58,7 @@ def test_a_run_that_did_not_pass_has_the_flag_and_no_result(status: str) -> None
     assert (speed.UNIT, memory.UNIT) == ("samples/s", "MiB")
 
 
-GOOD: dict[str, Any] = {
+VALID_FIELDS: dict[str, Any] = {
     "log_file": "logs/train.log",
     "model_name": "nlp_gpt_sp_bs8_fp32_1",
     "mission_name": "语义表示",
@@ -94,6 +94,6 @@ def test_results_keep_three_places_or_below_a_tenth_three_digits(
 )
 def test_invalid_value_is_refused_with_its_key(key: str, value: Any, expected_error: str) -> None:
     with pytest.raises(UsageError) as caught:
-        IndexRecord(**{**GOOD, key: value})
+        IndexRecord(**{**VALID_FIELDS, key: value})
     assert key in str(caught.value)
     assert expected_error in str(caught.value)

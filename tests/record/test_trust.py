@@ -17,28 +17,36 @@ from trainmark.record.trust import grade_launch, grade_reasons, grade_repeats
 from trainmark.spec import message
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from trainmark.record.record import Trust
+    from trainmark.spec import Message
 
 
-def grade_single_launch(**changes: Any) -> tuple[str, list[str]]:
-    """Return grade and codes of a sound single launch with changes.
+def grade_single_launch(
+    *,
+    labels: Sequence[str] = (),
+    swing: float | None = 0.1,
+    passed: bool = True,
+    cv: float = 10.0,
+    findings: Sequence[Message] = (),
+) -> tuple[str, list[str]]:
+    """Return grade and codes of a single launch, which by default is sound.
 
     Args:
-        changes: ``labels``, ``swing`` (of the rate of matmuls), ``passed``, ``cv`` (of step times,
-            in percent) and ``findings``.
+        swing: relative change of the matmul rate while it was measured; None: not measured.
+        cv: coefficient of variation of the step times, in percent.
     """
     measurement = Measurement.from_record(read_golden_record())
-    plan = measurement.plan.model_copy(update={"labels": changes.pop("labels", [])})
-    rank = measurement.ranks[0].model_copy(update={"matmul_swing": changes.pop("swing", 0.1)})
+    plan = measurement.plan.model_copy(update={"labels": list(labels)})
+    rank = measurement.ranks[0].model_copy(update={"matmul_swing": swing})
     trust = grade_launch(
         dataclasses.replace(measurement, plan=plan, ranks=[rank]),
-        status="passed" if changes.pop("passed", True) else "failed",
-        figures={"step_time_cv": FigureEntry(value=changes.pop("cv", 10.0), unit="%")},
-        findings=changes.pop("findings", []),
+        status="passed" if passed else "failed",
+        figures={"step_time_cv": FigureEntry(value=cv, unit="%")},
+        findings=list(findings),
     )
-    assert not changes  # all were known
     return read_grade(trust)
 
 

@@ -15,24 +15,30 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def write_changed_bundle(path: Path, **how: Any) -> Path:
+def write_changed_bundle(
+    path: Path,
+    *,
+    items: dict[str, bytes | None] | None = None,
+    manifest: dict[str, Any] | None = None,
+) -> Path:
     """Write a bundle again, changed.
 
     Args:
-        how: ``items``: contents by name, None: left out; ``manifest``: changed keys of it.
+        items: new or changed contents by name of the file; a content of None: without the file.
+        manifest: new or changed values by key of the manifest.
     """
     with zipfile.ZipFile(path) as zipped:
-        items: dict[str, bytes | None] = {name: zipped.read(name) for name in zipped.namelist()}
-    manifest = json.loads(items["manifest.json"] or b"") | how.pop("manifest", {})
-    items["manifest.json"] = json.dumps(manifest).encode()
+        contents: dict[str, bytes | None] = {name: zipped.read(name) for name in zipped.namelist()}
+    changed_manifest = json.loads(contents["manifest.json"] or b"") | (manifest or {})
+    contents["manifest.json"] = json.dumps(changed_manifest).encode()
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as zipped:
-        for name, content in (items | how.get("items", {})).items():
+        for name, content in (contents | (items or {})).items():
             if content is not None:
                 zipped.writestr(name, content)
     return path
 
 
-def list_codes(path: Path) -> tuple[int, list[str]]:
+def verify_bundle(path: Path) -> tuple[int, list[str]]:
     """Return the exit code of the bundle's verification, and what the broken checks say."""
     verification = bundle.verify(path)
     broken = [
@@ -55,7 +61,7 @@ def list_codes(path: Path) -> tuple[int, list[str]]:
 def test_files_that_differ_from_the_manifest_are_found(
     packed: Path, items: dict[str, bytes | None]
 ) -> None:
-    assert list_codes(write_changed_bundle(packed, items=items)) == (1, ["bundle_altered"])
+    assert verify_bundle(write_changed_bundle(packed, items=items)) == (1, ["bundle_altered"])
 
 
 def test_changed_byte_anywhere_in_a_file_is_found(packed: Path) -> None:
@@ -66,7 +72,7 @@ def test_changed_byte_anywhere_in_a_file_is_found(packed: Path) -> None:
     content = bytearray(packed.read_bytes())
     content[offset] ^= 1  # one bit
     packed.write_bytes(content)
-    assert list_codes(packed) == (1, ["bundle_altered"])
+    assert verify_bundle(packed) == (1, ["bundle_altered"])
 
 
 def test_figures_that_contradict_their_evidence_are_found(packed: Path) -> None:
@@ -82,7 +88,7 @@ def test_figures_that_contradict_their_evidence_are_found(packed: Path) -> None:
         if entry["name"] == "1-toy/record.json":
             entry |= {"bytes": len(text), "sha256": sha256(text).hexdigest()}
     write_changed_bundle(packed, items={"1-toy/record.json": text}, manifest={"files": files})
-    code, broken = list_codes(packed)
+    code, broken = verify_bundle(packed)
     assert code == 1
     assert "evidence_disagrees" in broken
 
@@ -146,7 +152,7 @@ def test_invalid_archive_is_refused(tmp_path: Path, packed: Path) -> None:
 @pytest.mark.parametrize("manifest", [None, b"{", b""])
 def test_bundle_without_readable_manifest_is_altered(packed: Path, manifest: bytes | None) -> None:
     write_changed_bundle(packed, items={"manifest.json": manifest})
-    assert list_codes(packed) == (1, ["bundle_altered"])
+    assert verify_bundle(packed) == (1, ["bundle_altered"])
     # A file with another name is of another kind.
     other = packed.rename(packed.with_name("other.zip"))
     with pytest.raises(archive.BundleError, match="not a bundle") as refused:
@@ -163,9 +169,9 @@ def test_changed_byte_in_the_directory_of_the_archive_is_found(packed: Path) -> 
         changed = bytearray(content)
         changed[content.index(name, directory)] ^= 1
         packed.write_bytes(changed)
-        assert list_codes(packed) == (1, ["bundle_altered"])
+        assert verify_bundle(packed) == (1, ["bundle_altered"])
     # The offset of an entry is 4 bytes before its name.
     changed = bytearray(content)
     changed[content.index(b"1-toy/plan.json", directory) - 1] ^= 0x80
     packed.write_bytes(changed)
-    assert list_codes(packed) == (1, ["bundle_altered"])
+    assert verify_bundle(packed) == (1, ["bundle_altered"])
