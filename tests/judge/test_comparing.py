@@ -253,7 +253,7 @@ def test_other_work_is_refused_with_key_and_both_values() -> None:
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        ({"figures": ["p_cor"]}, "no figure 'p_cor'"),
+        ({"figures": ["p_cor"]}, "no figure named 'p_cor'"),
         ({"allow": ["compyle"]}, "no key 'compyle'"),
         ({"threshold": 1.0}, "threshold is 1"),
         ({"threshold": float("nan")}, "threshold is nan"),

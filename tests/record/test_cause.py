@@ -57,7 +57,11 @@ def make_rank_without_end() -> Events:
 
 
 def make_failed_rank(kind: str, t_s: float = 4, text: str = "why") -> Events:
-    """Return the events of a rank that reported an error in its training, at ``t_s``."""
+    """Return the events of a rank that reported its first step at 3 s and an error at ``t_s``.
+
+    Args:
+        kind: of the error.
+    """
     report = {
         "kind": kind,
         "type": "T",

@@ -82,6 +82,7 @@ def test_damaged_record_without_plan_or_events_is_not_to_be_removed(
     (run_dir / file).unlink()
     with pytest.raises(RecordError) as caught:
         select_results([str(run_dir)])
+    # Otherwise the fix is to remove the record, and to let this command compute it from both files.
     assert "trainmark report" not in str(caught.value.fix)
 
 

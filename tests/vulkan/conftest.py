@@ -44,5 +44,5 @@ def processor() -> Device:
 
 @pytest.fixture(scope="session")
 def generated(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the folder of generated data."""
+    """Return an empty folder, in which the runs of the session generate their data and share it."""
     return tmp_path_factory.mktemp("generated")

@@ -86,7 +86,8 @@ def _print_finding(document: dict[str, Any]) -> None:
     """Print the place of a finding, and below it its message.
 
     Args:
-        document: as ``Finding.as_dict`` returns it.
+        document: as ``Finding.as_dict`` returns it. ``configuration`` is the label of the row that
+            the finding is about, or the key of the launch's case.
     """
     place = document["file"]
     if document["line"]:  # 0: the finding is about a record, which has no lines

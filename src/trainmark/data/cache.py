@@ -172,5 +172,6 @@ def load_or_scan(
         "files": versions,
         "found": {name: asdict(extremes) for name, extremes in extremes_by_name.items()},
     }
+    # Does nothing if the disk is full or read-only.
     replace_file(file, lambda stream: stream.write(json.dumps(document, indent=1).encode()))
     return extremes_by_name

@@ -131,7 +131,12 @@ def write_pairs(
 
 
 def _refuse_empty_corpus(counts: Mapping[str, int], raw: Path) -> None:
-    """Raise DataError if a pair has no document."""
+    """Raise DataError if a corpus has no document.
+
+    Args:
+        counts: what was written of the corpus.
+        raw: the file or folder with its texts.
+    """
     if not counts["documents"]:
         raise DataError(
             f"the corpus contains no documents (empty texts: {counts['empty_texts']})",

@@ -139,7 +139,8 @@ def _find_reference(
     node: NodeTimeline, clock_syncs: Sequence[ClockSync | None]
 ) -> ClockSync | Launch | None:
     """Return an event with a time on the node's clock and on its wall clock; None: no event."""
-    # The first rank that has one: ranks leave the barrier at nearly the same moment.
+    # The first barrier of a rank is preferred to the launch, which nodes begin at different times:
+    # all ranks leave it within a millisecond, so any rank will do.
     for rank in node.ranks:
         event = clock_syncs[rank]
         if event is not None:
@@ -167,7 +168,7 @@ def merge_launch_events(
     parents = [node.events for node in nodes] if nodes else [launcher]
     oom_kills = sum(events["oom_kills"].count for events in parents if "oom_kills" in events)
     launch: Launch = launcher["launch"]
-    stop: Stop | None = launcher.get("stop")
+    stop: Stop | None = launcher.get("stop")  # why the ranks were ended early, or never started
     printed = launcher.get("printed")  # speeds that a user's own program printed
     if not nodes:
         return LaunchEvents(

@@ -57,7 +57,7 @@ _GIB = 1 << 30
 _SQUARES = [(n, n, n) for n in (256, 512, 1024, 2048, 4096, 8192, 16384)]
 _MAX_COPY_BYTES = 4 * _GIB  # far beyond every cache
 _TRANSFERS = (_MIB, 16 * _MIB, 256 * _MIB, _GIB)
-_MESSAGES = (64 << 10, _MIB, 16 * _MIB, 64 * _MIB, 256 * _MIB, _GIB)
+_COLLECTIVE_SIZES = (64 << 10, _MIB, 16 * _MIB, 64 * _MIB, 256 * _MIB, _GIB)
 _UNKNOWN_MEMORY_BYTES = 4 * _GIB  # assumed of a device that does not report its memory
 # What each rank of a pair sends to the other: large enough to fill a link.
 _LINK_BYTES = 64 * _MIB
@@ -265,11 +265,11 @@ def _iterate_collectives(
             kind.exclude(why)
             yield kind, []
             continue
-        # Bytes on each rank's link for each byte of a message: the rates are those of the links.
+        # Bytes on each rank's link for each exchanged byte: the rates are those of the links.
         factor = rates.get_bus_factor(name, ranks.count)
         prepare = partial(collective, device, ranks)
         kind = CeilingKind(name=name, bus_factor=factor)
-        yield kind, _build_candidates(prepare, _MESSAGES, factor)
+        yield kind, _build_candidates(prepare, _COLLECTIVE_SIZES, factor)
 
 
 def measure_ceilings(

@@ -313,7 +313,7 @@ def _overlay_works(
         settings = {name: recipe[name] for name in differing if name in recipe}
         parts = [describe_devices(record)]
         if settings:
-            parts.append(format_fix_hp(settings))
+            parts.append(format_fix_hp(settings))  # as `bs=8,lr=0.1`
         curve_records[label] = [record]
         legend[label] = join(parts)
     return charts.chart_overlays(curve_records, legend, prefix=prefix)

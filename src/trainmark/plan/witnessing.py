@@ -103,6 +103,7 @@ def choose_program_work(request: RunRequest) -> Choice:
     assert request.witness is not None, "the caller has a file of --witness"
     _refuse_options(request)
     spec = read_witness_spec(request.witness)
+    # The number of ranks depends on whether the program starts the ranks of a machine itself.
     nproc = _choose_nproc(request, _describe_program(spec, request.command))
     return _choose_work(request, spec, nproc)
 

@@ -238,12 +238,15 @@ def _name_model(mission: Mission, plan: Plan) -> str:
 def write_index(record: Record, run_dir: Path) -> list[Path]:
     """Write the index records of a run under ``index/`` atomically; return their paths.
 
+    An index record is one result, such as the speed, in the form of a collection of results. A case
+    names its entry in such collections, its mission.
+
     A file is named after what the run trained and the index, such as ``speed``. An existing file is
     not changed: records never change.
 
     Raises:
         OSError: the disk is full or the folder read-only.
-        UsageError: the case's mission does not fit the form.
+        UsageError: the case's mission is none that the collection has.
     """
     folder = run_dir / INDEX_DIR
     paths = []

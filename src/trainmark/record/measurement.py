@@ -306,6 +306,7 @@ def _merge_facts(timeline: RunTimeline) -> Environment:
         "devices": [None if facts is None else facts.device for facts in facts_of_ranks],
         "precision_flags": rank0.facts.precision_flags,
         "collective": rank0.facts.collective,
+        # What the job of the case reports of itself, such as its loads of experts.
         "job": None if rank0.result is NO_RESULT else rank0.result.job,
     }
     node_names = _list_node_names(timeline)

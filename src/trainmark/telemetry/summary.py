@@ -399,7 +399,11 @@ def read_samples(run_dir: Path, timeline: RunTimeline) -> Samples:
 
 
 def summarize_samples(samples: Samples, timeline: RunTimeline) -> Telemetry:
-    """Return the summary of all samples."""
+    """Return the summary of all samples.
+
+    Of a device, ``errors`` are its error counters and ``faults`` what its driver reported during
+    the run. The faults of ``samples`` are those of sampling itself: readings that failed.
+    """
     intervals = find_intervals(timeline)
     sampling = samples.sampling
     monitor = sampling.monitor if sampling else None

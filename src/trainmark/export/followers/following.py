@@ -124,7 +124,7 @@ class Following:
     def _get_backend(self) -> Backend:
         """Return the backend, opened if it is not."""
         if self._backend is None:
-            self._hold_lock()
+            self._hold_lock()  # no other process may hand the run to the same target meanwhile
             self.num_points = 0  # a backend that is opened again gets all points again
             self._backend = self.open_backend(self._reader.describe_run(), self.target.destination)
         return self._backend

@@ -109,7 +109,7 @@ def reject_unknown_figures(names: Iterable[str], known: Collection[str]) -> None
     for name in names:
         if name not in known:
             raise UsageError(
-                f"there is no figure {name!r}", where="--figure", fix=suggest_nearest(name, known)
+                f"no figure named {name!r}", where="--figure", fix=suggest_nearest(name, known)
             )
 
 

@@ -494,7 +494,7 @@ def build_environment(record: Record) -> Section:
         "env.machine": env.get("machine"),
         "env.network": env.get("network"),  # between machines
         "env.driver": env.get("driver"),
-        "env.collective": env.get("collective"),  # library, such as NCCL, with its version
+        "env.collective": env.get("collective"),  # library with its version
         "env.card": cards if names and has_cards(record) else get_device_name(record),
         "env.cpu": join((or_unknown(env.get("cpu")), cores)),
         "env.host_memory": or_unknown(total_bytes and f"{total_bytes / cells.GIB:.1f} GiB"),

@@ -351,6 +351,7 @@ class LogContext:
         for number in line.counters:
             counter = self._counters.get(number.key)
             if counter is None or counter in restarted_counters:
+                # ``add`` below keeps the value as one of the recent ones, too.
                 counter = _Counter(number.value, number.total, epoch)
                 self._counters[number.key] = counter
             counter.add(number.value, number.total, epoch)

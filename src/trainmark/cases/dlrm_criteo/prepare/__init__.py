@@ -151,7 +151,8 @@ def _write_splits(
 
     Args:
         db: the scratch database, with the encoded rows of each part.
-        parts: of all splits, by number.
+        parts: of all splits, by number. A part is a range of the rows of the logs that is encoded
+            at once.
         spec: describes the files of a split.
         partial_folder: the data folder that is being written; it stores the results of stages.
         rules: options of ``prepare``.
@@ -166,8 +167,8 @@ def _write_splits(
             continue
         if num_rows == 0:  # a single log has no validation split
             continue
-        # ``spec`` only has the splits that a run reads, without validation; the files of all splits
-        # have the same names.
+        # ``get_row_types`` returns the types of rows by file. ``spec`` only has the splits that a
+        # run reads, without validation; the files of all splits have the same names.
         names = [file.name for file in spec.get_row_types("train")]
         files = [partial_folder.folder / split / name for name in names]
         files[0].parent.mkdir(exist_ok=True)

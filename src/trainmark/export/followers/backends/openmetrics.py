@@ -69,7 +69,7 @@ class OpenMetrics:
         if result is not None:
             self._set_gauge("trainmark_run_passed", int(result.status == "passed"))
             for name, value in result.figures.items():
-                self._set_series(name, value)
+                self._set_series(name, value)  # a gauge, whose name is made from that of the figure
         self._write_file()
 
     def _set_series(self, name: str, value: float) -> None:
