@@ -153,6 +153,7 @@ def test_token_command_creates_tokens(tmp_path, monkeypatch, capfd):
     out, err = capfd.readouterr()
     assert out.startswith("trainmark_")
     assert str(tmp_path / ".serve" / "tokens") in err
+    # A store that does not exist.
     assert run_program(monkeypatch, "serve", "token", "a", "--store", tmp_path / "nothing") == 2
 
 

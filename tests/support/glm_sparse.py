@@ -65,7 +65,7 @@ def write_split(
     """
     all_samples = list(samples)
     sequences = [sequence for sample in all_samples for sequence in sample]
-    ends = np.cumsum([len(sample) for sample in all_samples])
+    ends = np.cumsum([len(sample) for sample in all_samples])  # of samples, among the sequences
     target, scored = (np.zeros((len(sequences), columns), np.int64) for _ in range(2))
     for number, item in enumerate(sequences):
         # The rows of the model's output that are scored are the columns of these matrices.
@@ -82,8 +82,8 @@ def write_split(
         write_matrix(file, "choice_start_end", bounds, columns=2, **storage)
         if evaluation:
             right = [np.flatnonzero([item.correct for item in sample]) for sample in all_samples]
-            stops = np.cumsum([len(row) for row in right])
-            answers = np.concatenate(right)
+            stops = np.cumsum([len(row) for row in right])  # of samples, among ``answers``
+            answers = np.concatenate(right)  # each an index among the sample's candidates
             write_matrix(file, "answer_idx", answers[:, None], columns=1, **storage)
             bounds = np.stack([np.append(0, stops[:-1]), stops], 1)
             write_matrix(file, "answer_start_end", bounds, columns=2, **storage)

@@ -47,7 +47,7 @@ def disable_dropout(job: Any) -> Any:
 
 def list_losses(job: Any, device: Device, steps: int) -> list[float]:
     """Return the losses of the first ``steps`` steps, read from the device after all of them."""
-    batches = iterate_batches(job, device, 0, depth=0)
+    batches = iterate_batches(job, device, epoch=0, depth=0)  # ``depth``: batches read ahead
     results = [job.step(batches) for _ in range(steps)]
     batches.close()
     device.synchronize()

@@ -88,7 +88,7 @@ class Memory:
 
 def view_on_device(base: Tensor, host: Tensor) -> Tensor:
     """Return a device tensor in the storage of ``base`` with everything else like ``host``."""
-    # An empty tensor at the beginning of the storage, from which offsets count.
+    # An empty tensor at the beginning of the storage: the call below counts offsets from it.
     whole_storage = _with_sizes(base, (0,), (1,), -base.storage_offset())
     offset = host.storage_offset() * host.element_size()  # in bytes
     return torch.ops.inductor._alloc_from_pool(
