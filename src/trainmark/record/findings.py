@@ -333,11 +333,12 @@ def find_throttling_shares(
     Clocks that only a set limit lowers, a power cap for instance, do not count.
 
     Args:
-        telemetry: of a record or a measurement; None: nothing was read.
+        telemetry: what was read of the devices of a run; None: nothing was.
+        interval: part of the run, such as ``measured``, the training after the warm-up.
 
     Returns:
-        For the first rank of each throttled device, the share of the time by reason. Two reasons
-        may hold at the same time.
+        For each throttled device, by the number of its first rank: the share of the time by
+        reason. Two reasons may hold at the same time.
     """
     shares_by_rank: dict[int, dict[str, float]] = {}
     if telemetry is None:
@@ -360,8 +361,8 @@ def _find_throttling(measurement: Measurement) -> Iterator[Message]:
     The finding names the device whose clocks were lowered for the largest share of the time.
     """
     telemetry = measurement.telemetry
-    # For the first rank of a device, the share of the time by reason. Reasons may hold at the same
-    # time, so the largest share counts, not their sum.
+    # For each device, by the number of its first rank: the share of the time by reason. Reasons may
+    # hold at the same time, so the largest share counts, not their sum.
     throttled_devices = {
         rank: shares
         for rank, shares in find_throttling_shares(telemetry, "measured").items()
@@ -463,17 +464,19 @@ def _find_drift(measurement: Measurement) -> Iterator[Message]:
 
 
 def _find_impossible_quality(measurement: Measurement) -> Iterator[Message]:
-    """Yield a quality above the best possible by three standard errors of an accuracy.
+    """Yield that the quality is higher than the best possible one by more than chance explains.
 
-    A metric that is better if it is lower is not checked: its variance over samples is not known.
+    Chance explains three standard errors of a share of correct samples. A metric that is better if
+    it is lower is not checked: its variance over samples is not known.
     """
     quality = measurement.quality
     value = quality.value
-    best = quality.best_possible
+    best = quality.best_possible  # None: not known, as of real data
     if value is None or not best or not measurement.plan.about.higher_is_better:
         return
-    # The quality is a share of correct samples, so that its count is binomial.
-    # If the number is unknown, one sample: the widest error, so that nothing is reported wrongly.
+    # The quality is taken as a share of correct samples: the number of these is binomial. If the
+    # number of evaluated samples is not known, it counts as 1: the error is then widest, so that
+    # nothing is reported wrongly.
     num_samples = max(quality.eval_samples or 1, 1)
     standard_error = sqrt(best * (1 - best) / num_samples)
     if value > best + _STANDARD_ERRORS * standard_error:

@@ -140,7 +140,10 @@ def parse_record(values: Mapping[str, Any]) -> IndexRecord:
 
 
 def round_result(result: float) -> float:
-    """Return ``result`` rounded to three decimals; below 0.1 to three significant digits."""
+    """Return ``result`` rounded to three decimals; below 0.1 to three significant digits.
+
+    Three decimals of a small result, such as 0.0005, would have only one digit that says anything.
+    """
     if abs(result) >= 0.1:
         return round(result, 3)
     return float(f"{result:.3g}")
@@ -152,19 +155,23 @@ def get_fail_flag(final_result: float, *, failed: bool = False) -> int:
 
 
 def list_index_records(record: Record) -> list[IndexRecord]:
-    """Return the speed record in work per second of the whole job, and the memory record in MiB.
+    """Return the results of a run in the form in which public collections of results import them.
+
+    They are two: the speed of the whole job in work per second, such as tokens/s, and the peak
+    memory in use in MiB.
 
     A run that did not pass, or whose evidence contradicts its record, is flagged and its results
     are 0, so that a reader who overlooks the flag does not quote a speed. So is a run that passed
     without a step after its warm-up: it has no speed. ``record.json`` has the measured figures.
 
     Returns:
-        The records; an empty list for a case without a mission, its entry in such collections.
+        Speed, then memory; an empty list for a case that states no mission, which is the kind of
+        task by which collections sort results.
 
     Raises:
-        UsageError: the case's mission does not fit the form.
+        UsageError: the collections know no mission of this name.
     """
-    # Imported here, because ``trainmark analyze`` imports this module, but needs neither of them.
+    # Imported here, because ``trainmark analyze`` imports this module, but calls neither function.
     from trainmark.events.schema import name_rank_file
     from trainmark.record.trust import is_refuted
 
@@ -212,7 +219,7 @@ def _name_work(mission: Mission, plan: Plan, run_mode: str) -> str:
     Its parts: repository, model, run mode, batch size of a rank, precision, number of ranks.
 
     Args:
-        mission: the case's entry in the result collection.
+        mission: what collections of results call the case.
         run_mode: ``sp`` one process, ``mp`` several.
     """
     model = f"{mission.repository}_{_name_model(mission, plan)}"
@@ -238,20 +245,20 @@ def _name_model(mission: Mission, plan: Plan) -> str:
 def write_index(record: Record, run_dir: Path) -> list[Path]:
     """Write the index records of a run under ``index/`` atomically; return their paths.
 
-    An index record is one result, such as the speed, in the form of a collection of results. A case
-    names its entry in such collections, its mission.
+    An index record is one result in the form in which public collections of results import it. Its
+    ``index`` is the number of what the result is, such as 1 for the speed.
 
-    A file is named after what the run trained and the index, such as ``speed``. An existing file is
-    not changed: records never change.
+    A file is named after what the run trained and what the result is, such as
+    ``nlp_gpt_sp_bs8_fp32_1_speed``. An existing file is not changed: records never change.
 
     Raises:
         OSError: the disk is full or the folder read-only.
-        UsageError: the case's mission is none that the collection has.
+        UsageError: the collections do not know the mission, the kind of task, of the case.
     """
     folder = run_dir / INDEX_DIR
     paths = []
     for index_record in list_index_records(record):
-        folder.mkdir(exist_ok=True)  # here: without index records there is no folder
+        folder.mkdir(exist_ok=True)  # in the loop: without index records there is no folder
         path = folder / f"{index_record.model_name}_{INDEXES[index_record.index]}"
         paths.append(path)
         if not path.exists():

@@ -60,16 +60,17 @@ def _compare_precision_flags(record: Record) -> Iterator[ComparedValue]:
     A user's own program sets its flags itself, at any time: they are not compared.
     """
     plan = record.plan
-    if plan.witness is not None:
+    if plan.witness is not None:  # how a user's own program is measured; None: a case
         return
     precision = plan.recipe["precision"]
     flags = record.environment.get("precision_flags") or {}
+    # A CPU has no TF32: the flags stay off.
     uses_tf32 = precision == "tf32" and plan.device.torch_type != "cpu"
     expected_flags = {
         "tf32": uses_tf32,
         "cudnn_tf32": uses_tf32,
         "float32_matmul": "high" if uses_tf32 else "highest",
-        "autocast": AUTOCAST.get(precision),
+        "autocast": AUTOCAST.get(precision),  # None: the precision needs no autocast
     }
     for name in expected_flags.keys() & flags.keys():  # those that the rank reported
         place = f"environment.precision_flags.{name}"
@@ -114,12 +115,17 @@ def _compare_counts(record: Record) -> Iterator[ComparedValue]:
 
 
 def _compare_rank(record: Record, rank: RankEntry) -> Iterator[ComparedValue]:
-    """Yield spans and sums of a rank, which must add up."""
+    """Yield times of a rank: of its spans, its windows, its training and its steps.
+
+    Spans are the parts of a rank's time; a window is some steps that are timed together.
+    """
     spans_ns = rank.spans_ns
     if rank.wall_ns is not None:
         yield ComparedValue("ranks.spans_ns", sum(spans_ns.values()), rank.wall_ns)
+    # Each phase of the training is a span of the same name: the sum of the phase's windows.
     for name, phase in rank.phases.items():
         yield ComparedValue("ranks.phases.windows_ns", phase.windows_ns, spans_ns[name])
+        # Waiting for data is a part of the steps; both are sums over the phase.
         yield from check_range("ranks.phases.wait_ns", phase.wait_ns, 0, phase.step_ns)
     # The training holds all windows and evaluations, and may hold checkpoints and pauses.
     min_train_ns = rank.total_windows_ns + spans_ns["evaluate"]
@@ -130,8 +136,9 @@ def _compare_rank(record: Record, rank: RankEntry) -> Iterator[ComparedValue]:
     yield ComparedValue("ranks.steps", rank.steps, record.counts.steps)
     measured_ns = record.steps.time_ns[record.steps.warmup :]
     if rank.step_ns is not None and measured_ns:
-        # The record has the time of each step on its slowest rank: a rank's own median is not above
-        # that of the record, and of a single rank it is the same.
+        # The record has the time of each step on its slowest rank. So the median of a rank's own
+        # steps, ``rank.step_ns``, is not above that of the record, and is the same if there is only
+        # one rank.
         median_ns = int(np.median(measured_ns))
         min_step_ns = median_ns if len(record.ranks) == 1 else 0
         yield from check_range("ranks.step_ns", rank.step_ns, min_step_ns, median_ns)
@@ -154,7 +161,11 @@ def _compare_steps(record: Record) -> Iterator[ComparedValue]:
 
 
 def _compare_with_limits(record: Record) -> Iterator[ComparedValue]:
-    """Yield values that are above the limit that the plan or other values of the record give."""
+    """Yield counts, memory and MFU that are above their limits, and the samples of the largest step.
+
+    Limits follow from the recipe and from other values of the record. The largest step of a
+    complete run must have exactly the samples of the recipe's batch.
+    """
     plan = record.plan
     counts = record.counts
     recipe = plan.recipe
@@ -173,7 +184,7 @@ def _compare_with_limits(record: Record) -> Iterator[ComparedValue]:
     max_tokens = counts.sequences * recipe.get("seq_length", 0)
     yield from _check_limit("counts.tokens_padded", counts.tokens_padded, max_tokens)
     # No step is larger than the recipe's batch, in unfinished runs and cases of other packages too.
-    # A user's own program, which alone has a ``witness``, has no such batch.
+    # A user's own program has no such batch; only its plan has a ``witness``, how it is measured.
     if plan.witness is None:
         yield from _check_limit("steps.samples", max_step_samples, batch_size)
     yield from _check_limit("figures.mem", record.figure("mem"), record.figure("mem_total"))
@@ -208,7 +219,9 @@ def _compare_evaluation(record: Record, point: QualityPoint, place: str) -> Iter
     has_goal_up_to_one = goal is not None and 0 < goal <= 1
     if plan.about.higher_is_better and has_goal_up_to_one:
         yield from check_range(f"{place}.value", point.value, 0.0, 1.0)
-    scored = point.scored  # what all ranks scored together: number of rows, mean of their scores
+    # What all ranks scored together: ``rows`` is the number of rows of the data, ``mean`` the mean
+    # of their scores. None: a rank reported no scores.
+    scored = point.scored
     if scored is None or record.status not in _COMPLETE_STATUSES:
         return
     yield ComparedValue(f"{place}.scored.rows", scored["rows"], plan.data.eval_samples)
@@ -301,8 +314,9 @@ def _compare_use(use: Use, interval: tuple[float, float]) -> Iterator[ComparedVa
     """Yield the mean, the number of readings and the longest gap of a quantity if out of range.
 
     Args:
-        use: readings of one device or host in one interval, with a summary of each quantity.
-        interval: its start and end in seconds.
+        use: number of readings of one device or host in one interval, with a summary of each
+            quantity that was read, such as the power.
+        interval: start and end of the interval in seconds.
     """
     start_s, end_s = interval
     for name, quantity in use.quantities.items():
@@ -310,7 +324,7 @@ def _compare_use(use: Use, interval: tuple[float, float]) -> Iterator[ComparedVa
         nearest = move_into_range(quantity.mean, quantity.lowest, quantity.highest)
         if not isclose(quantity.mean, nearest, rel_tol=_SUM_ROUNDING):
             yield ComparedValue(f"{place}.mean", quantity.mean, nearest)
-        # Some readings may lack the quantity.
+        # Some readings may lack the quantity: then it has fewer than the device has.
         yield from check_range(f"{place}.readings", quantity.readings, 1, use.readings)
         yield from check_range(
             f"{place}.longest_gap_s", quantity.longest_gap_s, 0.0, end_s - start_s

@@ -73,8 +73,13 @@ class Measurement:
     def from_timeline(
         cls, plan: Plan, timeline: RunTimeline, telemetry: Telemetry | None = None
     ) -> Measurement:
-        """Return the measurement of a run by its events."""
-        # The quality is the one that rank 0 reports; so is the reason if there is none.
+        """Return the measurement of a run, computed from its plan and its events.
+
+        Args:
+            timeline: the events of the launcher and of all ranks.
+            telemetry: what was read of devices and hosts; None: nothing was.
+        """
+        # Only what rank 0 reports of the quality counts: its value or, if it has none, the reason.
         evaluations_of_rank0 = timeline.ranks[0].evaluations
         return cls(
             plan=plan,
@@ -84,7 +89,9 @@ class Measurement:
             evaluations=_list_evaluations(timeline),
             no_quality_reason=evaluations_of_rank0[-1].reason if evaluations_of_rank0 else None,
             telemetry=telemetry,
+            # Windows that ranks repeated to compare the results.
             replays=summarize_replays([rank.replays for rank in timeline.ranks]),
+            # The speeds that a user's own program prints; a case of Trainmark prints none.
             printed=summarize_printed(
                 timeline.launcher.printed, steps=timeline.steps, warmup=timeline.warmup_steps
             ),
@@ -92,7 +99,7 @@ class Measurement:
 
     @classmethod
     def from_record(cls, record: Record) -> Measurement:
-        """Return what a record has of a run's measurement; lists are shared, not copied."""
+        """Return the measurement that a record contains; lists are shared, not copied."""
         return cls(
             plan=record.plan,
             environment=record.environment,
@@ -107,9 +114,9 @@ class Measurement:
 
     @property
     def job(self) -> JobFacts | None:
-        """Return the facts that rank 0 reported of the case's job, such as its parameters.
+        """Return facts of the training, such as the number of the model's parameters.
 
-        None: rank 0 did not report its end, and these facts with it.
+        Rank 0 reports them at its end. None: it ended without this report.
         """
         return self.environment["job"]
 
@@ -195,7 +202,7 @@ class Measurement:
 
 def _list_ranks(timeline: RunTimeline) -> list[RankEntry]:
     """Return the entry of each rank."""
-    first_job = timeline.ranks[0].result.job  # facts that rank 0 reported of the case's job
+    first_job = timeline.ranks[0].result.job  # facts that rank 0 reported of its training
     return [_describe_rank(rank, first_job) for rank in timeline.ranks]
 
 
@@ -203,8 +210,9 @@ def _describe_rank(rank: RankTimeline, first_job: dict[str, Any]) -> RankEntry:
     """Return a rank's entry.
 
     Args:
-        first_job: facts of rank 0's job, which the record has in its environment. Entries of ranks
-            with the same facts, rank 0 too, leave them out.
+        first_job: facts of rank 0's training, such as the number of the model's parameters. The
+            record has them in its environment. Entries of ranks with the same facts, rank 0 too,
+            leave them out.
     """
     job = cast("JobFacts", rank.result.job)
     return RankEntry(
@@ -226,8 +234,12 @@ def _describe_rank(rank: RankTimeline, first_job: dict[str, Any]) -> RankEntry:
 
 
 def _list_steps(timeline: RunTimeline) -> Steps:
-    """Return the steps of all ranks together."""
-    series = timeline.series  # arrays with a value for each step; a loss is NaN if not known
+    """Return the time, the loss and the number of samples of each step of the run.
+
+    The time of a step is that of its slowest rank; the loss is the mean over the samples of all
+    ranks.
+    """
+    series = timeline.series  # arrays, ``(steps,)``; a loss is NaN if a rank does not know its own
     return Steps(
         warmup=timeline.warmup_steps,
         time_ns=series.step_ns.tolist(),
@@ -247,7 +259,7 @@ def _list_counts(counts: NDArray[np.int64]) -> list[int]:
 
 
 def _list_evaluations(timeline: RunTimeline) -> list[QualityPoint]:
-    """Return each evaluation as rank 0 reports it, with what all ranks scored."""
+    """Return each evaluation: its quality as rank 0 reports it, and the scores of all ranks."""
     points = []
     # The reports of all ranks on each evaluation; None: the rank ended before.
     for reports in zip_longest(*(rank.evaluations for rank in timeline.ranks)):
@@ -268,10 +280,10 @@ def _list_evaluations(timeline: RunTimeline) -> list[QualityPoint]:
 
 
 def _combine_scores_of_ranks(reports: Sequence[Evaluate | None]) -> ScoredEntry | None:
-    """Return which rows all ranks scored in an evaluation, and the mean of their scores.
+    """Return how many rows of the data all ranks scored in an evaluation, and their mean score.
 
     Args:
-        reports: of all ranks on the evaluation; None: the rank ended before.
+        reports: each rank's event of this evaluation; None: the rank ended before.
 
     Returns:
         None if a rank reported no scores: those of the others are not the whole evaluation.
@@ -281,15 +293,17 @@ def _combine_scores_of_ranks(reports: Sequence[Evaluate | None]) -> ScoredEntry 
         return None
     return ScoredEntry(
         rows=scored.rows,
-        digest=scored.digest,
+        digest=scored.digest,  # identifies the rows that were scored
         mean=scored.mean,
         of=scored.detail_name,  # the value that the mean must equal; empty: the quality itself
     )
 
 
 def _list_node_names(timeline: RunTimeline) -> list[str | None]:
-    """Return the name of each machine with ranks; None: it reported none."""
-    if not timeline.nodes:  # the launcher started all ranks on its own machine
+    """Return the name of each machine with ranks; None instead of a name that is not reported."""
+    # ``timeline.nodes`` has the machines whose ranks a node process started. Without any, the
+    # launcher started all ranks on its own machine.
+    if not timeline.nodes:
         return [timeline.launcher.launch.node_name]
     launches = [node.events.get("launch") for node in timeline.nodes]
     return [None if launch is None else launch.node_name for launch in launches]
@@ -298,7 +312,9 @@ def _list_node_names(timeline: RunTimeline) -> list[str | None]:
 def _merge_facts(timeline: RunTimeline) -> Environment:
     """Return the facts of launcher, nodes and ranks for which a record has a field."""
     rank0 = timeline.ranks[0]
-    ended = timeline.launcher.ranks_ended
+    ended = timeline.launcher.ranks_ended  # event of the launcher; None: it did not write it
+    # ``NO_FACTS`` and ``NO_RESULT`` stand for an event that a rank did not write: all their fields
+    # are empty.
     facts_of_ranks = [None if rank.facts is NO_FACTS else rank.facts for rank in timeline.ranks]
     merged: dict[str, Any] = {
         **timeline.launcher.launch.environment,
@@ -306,13 +322,13 @@ def _merge_facts(timeline: RunTimeline) -> Environment:
         "devices": [None if facts is None else facts.device for facts in facts_of_ranks],
         "precision_flags": rank0.facts.precision_flags,
         "collective": rank0.facts.collective,
-        # What the job of the case reports of itself, such as its loads of experts.
+        # What the training reports of itself, such as the number of the model's parameters.
         "job": None if rank0.result is NO_RESULT else rank0.result.job,
     }
     node_names = _list_node_names(timeline)
     if any(node_names):
         merged["node_names"] = node_names
-    if timeline.nodes:
+    if timeline.nodes:  # for each machine, the facts in which it differs from the first
         merged["nodes"] = list_node_differences(timeline.nodes, facts_of_ranks)
     if rank0.result.attention:
         merged["attention"] = ", ".join(rank0.result.attention)

@@ -50,10 +50,12 @@ def compare_plan_values(record: Record) -> Iterator[ComparedValue]:
     """Yield values of a plan with what the run, the case and the vendor require."""
     plan = record.plan
     yield from _compare_identity(record)
+    # None: the package of the plan's vendor is not installed.
     vendor = devices.list_vendors().get(plan.device.vendor)
     if vendor is not None:
         yield from _compare_device(record, vendor)
-    # Compared apart, because other labels are compared only for shipped cases.
+    # All other labels are compared below, and only if the case is one that Trainmark comes with.
+    # This label is compared for every case: the plan itself says whether it resumes a run.
     has_label = RESUMED in plan.labels
     yield ComparedValue("plan.labels", has_label, plan.resumed is not None)
     case = _load_shipped_case(plan.case)
@@ -147,7 +149,14 @@ def _make_recipe(plan: Plan, case: Case) -> Recipe | None:
 def _compare_with_case(
     plan: Plan, case: Case, recipe: Recipe | None, vendor: Vendor | None
 ) -> Iterator[ComparedValue]:
-    """Yield values of a plan with what its case and recipe require."""
+    """Yield values of a plan with what its case and recipe require.
+
+    Args:
+        case: the case of the plan, which this version of Trainmark comes with.
+        recipe: the plan's recipe with the user's changes; None: it has fields of another version,
+            and only what follows from the case is compared.
+        vendor: None: the vendor's package is not installed, and labels are not compared.
+    """
     about = plan.about
     yield ComparedValue("plan.about.metric", about.metric, case.metric)
     yield ComparedValue(
@@ -156,30 +165,34 @@ def _compare_with_case(
     yield ComparedValue("plan.about.work_unit", about.work_unit, case.work_unit)
     if recipe is None:
         return
+    # Both say whether the data are ``real`` or ``generated``.
     yield ComparedValue("plan.recipe.data", recipe.data, plan.data.origin)
     # Another version of Trainmark may have other recipes of these names.
     if plan.suite_version == __version__ and plan.recipe_name in case.recipes:
         yield from _compare_changes(plan, case, recipe)
-    if vendor is not None:  # labels are compared only if the vendor's package is installed
+    if vendor is not None:
         yield ComparedValue(
             "plan.labels", _list_checked_labels(plan), _list_expected_labels(plan, recipe)
         )
 
 
 def _compare_changes(plan: Plan, case: Case, recipe: Recipe) -> Iterator[ComparedValue]:
-    """Yield the changes of the recipe that the plan lists, which must be those that it has.
+    """Yield the changed fields that a plan lists, with the fields in which its recipe is changed.
 
     Changes are fields in which ``recipe``, the one of the run, differs from the standard recipe.
     ``fix_hp`` are changed hyper-parameters that the closed rules allow, ``extra`` all others.
     """
-    world = f"{plan.nnodes}x{plan.nproc}"
-    # The standard recipe depends on the world, such as 1x8, and on the recipe that the user chose.
-    standard = find_standard_recipe(case, plan.recipe_name, world=world)
-    yield ComparedValue("plan.compared_with", plan.compared_with, standard)
+    nodes_by_ranks = f"{plan.nnodes}x{plan.nproc}"  # such as 1x8
+    # Which recipe is the standard one depends on the numbers of nodes and of ranks, and on the
+    # recipe that the user chose. The plan names it in ``compared_with``.
+    standard_name = find_standard_recipe(case, plan.recipe_name, world=nodes_by_ranks)
+    yield ComparedValue("plan.compared_with", plan.compared_with, standard_name)
+    # ``allowed`` of the changes belong in ``fix_hp``, ``other_work`` in ``extra``.
     changes = compare_with_standard(
-        recipe, named=case.recipes[plan.recipe_name], standard=case.recipes[standard]
+        recipe, named=case.recipes[plan.recipe_name], standard=case.recipes[standard_name]
     )
-    # Changed rules of data preparation are in ``extra`` too, but are no fields of the recipe.
+    # Changed rules of data preparation are in ``extra`` too, but are no fields of the recipe. Their
+    # names have a prefix.
     recipe_extra = {
         name: value for name, value in plan.extra.items() if not name.startswith(_PREPARE_PREFIX)
     }
@@ -188,6 +201,7 @@ def _compare_changes(plan: Plan, case: Case, recipe: Recipe) -> Iterator[Compare
         changes.allowed.pop("precision", None)
     yield ComparedValue("plan.fix_hp", plan.fix_hp, changes.allowed)
     yield ComparedValue("plan.extra", recipe_extra, changes.other_work)
+    # Any change that the closed rules do not allow makes a run one under the open rules.
     yield ComparedValue("plan.rules", plan.rules, "open" if plan.extra else "closed")
 
 
@@ -198,7 +212,7 @@ def _list_checked_labels(plan: Plan) -> list[str]:
 
 def _list_expected_labels(plan: Plan, recipe: Recipe) -> list[str]:
     """Return the labels that follow from a plan and its recipe, without those of the machine."""
-    world = f"{plan.nnodes}x{plan.nproc}"
+    nodes_by_ranks = f"{plan.nnodes}x{plan.nproc}"  # such as 1x8
     has_no_target = recipe.target_value is None
     # On real data, a run that does not start from the published weights reaches a quality that
     # nothing can be compared with. A run on generated data has the label ``generated-data``.
@@ -208,8 +222,9 @@ def _list_expected_labels(plan: Plan, recipe: Recipe) -> list[str]:
         "performance-only": has_no_target or is_not_comparable,
         "generated-data": recipe.data == "generated",
         BALANCED_BOUND: recipe.is_upper_bound,  # no real training: it shows how fast one could be
-        "given-peak": plan.peak_tflops is not None,
-        f"recipe-written-for-{recipe.world}": recipe.world not in (None, world),
+        "given-peak": plan.peak_tflops is not None,  # the user stated the peak of the device
+        # ``recipe.world``: nodes x ranks that the recipe is intended for; None: any.
+        f"recipe-written-for-{recipe.world}": recipe.world not in (None, nodes_by_ranks),
         RESUMED: plan.resumed is not None,
     }
     return sorted(name for name, holds in conditions.items() if holds)
@@ -222,7 +237,7 @@ def _compare_model(record: Record, recipe: Recipe | None) -> Iterator[ComparedVa
         recipe: of a shipped case; None: the case is not shipped, or the recipe has fields of
             another version.
     """
-    # Facts that rank 0 reported of what it trains, such as the number of parameters.
+    # Facts that rank 0 reported of its training, such as the number of parameters.
     job: dict[str, Any] = dict(record.environment["job"] or {})
     parameters = job.get("parameters")
     trained = job.get("trainable_parameters")
@@ -234,6 +249,8 @@ def _compare_model(record: Record, recipe: Recipe | None) -> Iterator[ComparedVa
     if parameters and len(known_totals) == record.plan.world_size:
         num_trained = parameters if trained is None else trained
         num_frozen = parameters - num_trained
+        # The smallest formats count: 8 bits for a frozen parameter; 16 bits for a trained one and
+        # as many for its gradient.
         min_bytes = num_frozen * _MIN_FROZEN_BYTES + num_trained * _MIN_TRAINED_BYTES
         # Bytes are compared, not numbers of parameters: all parameters together must fit into the
         # memory of all devices together.

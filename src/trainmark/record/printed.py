@@ -109,7 +109,11 @@ class PrintedComparison(NamedTuple):
 def compare_printed(
     measurement: Measurement, figures: Mapping[str, FigureEntry]
 ) -> list[PrintedComparison]:
-    """Return each printed speed with the measured one, their relative difference and its reason."""
+    """Return each printed speed with the measured one, their relative difference and its reason.
+
+    Args:
+        figures: figures of the measurement by name, such as ``MFU``.
+    """
     comparisons = []
     for speed in measurement.printed:
         if speed.mean is None or speed.median is None or speed.mean <= 0:
@@ -137,7 +141,8 @@ def compare_printed(
         # Checked even if the change is small: a best step is no mean, however near it is.
         reason = _explain_best_so_far(speed, measured)
         if reason is None and abs(change) > _AGREEMENT_TOLERANCE:
-            # Only earlier quantities are known here. Those of FLOPs, which need this, come last.
+            # Only the quantities before this one are known here. That is enough: only those of
+            # FLOPs use this flag, and they come last.
             another_agrees = any(comparison.agrees for comparison in comparisons)
             reason = _explain_difference(
                 speed, measured, measurement, figures, another_agrees=another_agrees
@@ -155,9 +160,12 @@ def compare_printed(
 def find_in_printed(
     measurement: Measurement, figures: Mapping[str, FigureEntry]
 ) -> Iterator[Message]:
-    """Yield whether the printed speeds agree; if not, the largest difference with its reason.
+    """Yield whether printed speeds agree with measured ones; if not, one difference, and its reason.
 
     Nothing is yielded for a case of Trainmark: only a user's own program prints a speed.
+
+    Args:
+        figures: figures of the measurement by name, such as ``MFU``.
     """
     if not measurement.printed:
         witness = measurement.plan.witness  # how a user's own program is measured; None: a case
@@ -166,14 +174,15 @@ def find_in_printed(
         if witness is not None and witness.spec.speed_line is None:
             yield message("printed_unknown")
         return
-    # The user's pattern has quantities, but no line of the output matches it.
+    # There is an entry for each quantity of the user's pattern, but no line of the output matches.
     if not any(speed.lines for speed in measurement.printed):
         yield message("printed_nothing")
         return
     comparisons = compare_printed(measurement, figures)
     differing = [x for x in comparisons if x.measured is not None and not x.agrees]
     if differing:
-        # A difference with a known reason is reported before a larger one without.
+        # Only one difference is reported: the largest with a known reason, which tells the user
+        # more than a larger one without; if no reason is known, the largest.
         explained = [x for x in differing if x.reason is not None]
         worst = max(explained or differing, key=lambda x: abs(x.change))
         yield message("printed_differs", **_list_message_args(worst))
@@ -183,7 +192,7 @@ def find_in_printed(
     agreeing = [x for x in comparisons if x.agrees]
     if agreeing:
         yield message("printed_agrees", **_list_message_args(agreeing[0]))
-    elif comparisons:
+    elif comparisons:  # no printed quantity was measured
         first = comparisons[0]
         yield message("printed_unmeasured", reported=first.reported, unit=first.unit)
 
@@ -205,6 +214,7 @@ def _find_measured(
 
     Args:
         quantity: its name, such as ``step_ms`` or ``samples_per_second``.
+        figures: figures of the measurement by name, such as ``MFU``.
     """
     phases = [rank.phases["train"] for rank in measurement.ranks]  # steps after the warm-up
     slowest_ns = max(phase.windows_ns for phase in phases)
@@ -233,9 +243,9 @@ def _find_measured(
 
 
 def _measure_whole_step_s(measurement: Measurement) -> float | None:
-    """Return the time of the whole training divided by its steps; None: one of them is not known.
+    """Return the time of the whole training divided by its steps; None: no rank trained a step.
 
-    It includes warm-up, evaluations and checkpoints, and is that of the slowest rank.
+    The time includes warm-up, evaluations and checkpoints, and is that of the slowest rank.
     """
     times_ns = [rank.train_ns for rank in measurement.ranks if rank.train_ns]
     steps = measurement.ranks[0].steps
@@ -256,23 +266,27 @@ def _find_amount_of_step(
     For ``samples_per_second`` it is the number of samples of a mean step, for instance.
 
     Args:
-        quantity: a rate: of steps, samples, tokens or TFLOPs a second, or MFU in percent.
+        quantity: a rate: of steps, samples, tokens or TFLOPs a second, or MFU in percent. If its
+            name ends in ``_per_device``, the amount is that of one device, else of all together.
+        figures: figures of the measurement by name, such as ``MFU``.
         mean_step_s: mean time of a step.
     """
+    # The phase ``train`` has the measured steps, those after the warm-up.
     phases = [rank.phases["train"] for rank in measurement.ranks]
     steps = phases[0].steps
     num_ranks = len(phases)
     if quantity == "steps_per_second":
         return 1.0
-    # Figures of FLOPs and MFU are rates over the mean step: times its length they give the amount.
+    # The figures of FLOPs and MFU are rates. Multiplied by the time of the mean step, they give the
+    # amount of that step.
     if quantity == "tflops_per_device":
         flops_per_second = figures["model_flops_per_device"].value
         return None if flops_per_second is None else flops_per_second / 1e12 * mean_step_s
     if quantity == "mfu_percent":
         mfu_percent = figures["MFU"].value
         return None if mfu_percent is None else mfu_percent * mean_step_s
-    # The figure is the throughput. It is None if a rank has no measured step: the sum over ranks
-    # below would lack that rank's part.
+    # ``final_result`` is the throughput. It is None if a rank has no measured step: the sum over
+    # ranks below would lack that rank's part.
     if figures["final_result"].value is None:
         return None
     if quantity.startswith("samples"):
@@ -313,6 +327,9 @@ def _explain_difference(
     """Return why a printed speed differs, by the rule that predicts it best; None: none does.
 
     Args:
+        speed: the values of one quantity that the program printed.
+        measured: the same quantity as it was measured.
+        figures: figures of the measurement by name, such as ``MFU``.
         another_agrees: another quantity that the program prints agrees with its measured value.
     """
     # If another quantity agrees, the program counts steps, time and ranks as we do. Then only its
@@ -326,6 +343,7 @@ def _explain_difference(
             # The program prints a mean or best over all steps so far: only the last value counts.
             pairs = [(speed.last, measured.mean)]
         else:
+            # Either pair may fit: a few slow steps change a mean, but not a median.
             pairs = [(speed.mean, measured.mean), (speed.median, measured.at_median_step)]
         for printed_value, measured_value in pairs:
             if not printed_value:  # missing or 0, of which there is no ratio
@@ -344,11 +362,15 @@ def _explain_difference(
 def _predict_ratios(quantity: str, measurement: Measurement) -> Iterator[tuple[str, float]]:
     """Yield the name of each rule, and the ratio of printed to measured speed that it predicts.
 
-    ``_REASONS`` has the message of each rule.
+    A rule is a way in which programs compute their speed otherwise than Trainmark, such as counting
+    the time of the warm-up. ``_REASONS`` has the message of each rule.
+
+    Args:
+        quantity: the printed quantity, such as ``tokens_per_second_per_device``.
     """
     ranks = measurement.ranks
     first_rank = ranks[0]
-    train = first_rank.phases["train"]
+    train = first_rank.phases["train"]  # sums over the steps after the warm-up
     # ``train.steps`` is above 0: without measured steps there is no measured speed to compare.
     micro_batches_per_step = train.micro_batches / train.steps
     if train.windows_ns and first_rank.steps:

@@ -43,10 +43,10 @@ class PrintedSpeed(Frozen):
 
 
 def summarize_printed(event: Printed | None, *, steps: int, warmup: int) -> list[PrintedSpeed]:
-    """Return a summary of each quantity of speed that a program printed.
+    """Return a summary of the values of each quantity, such as steps/s, that a program printed.
 
     Args:
-        event: what the launcher read in the program's output; None: it wrote no such event.
+        event: values that the launcher read in the program's output; None: it wrote no such event.
         steps: number of steps of the run. Printed lines are taken to be spread evenly over them.
         warmup: number of steps at the start whose values do not count.
     """
@@ -75,14 +75,17 @@ def summarize_printed(event: Printed | None, *, steps: int, warmup: int) -> list
 
 
 def _are_best_so_far(values: list[float], find_fastest: Callable[[float, float], float]) -> bool:
-    """Tell whether a program prints the fastest step until then: no value is slower than before.
+    """Tell whether a program prints its best speed so far in place of the speed of its last steps.
 
-    Values of single steps vary up and down. Few values, equal values, and values of less than three
-    digits, which repeat by themselves, prove nothing.
+    It does if no value is slower than the one before: speeds of single steps vary up and down. Few
+    values and equal values prove nothing. Neither do values that all have at most two significant
+    digits: they are often equal only because they are rounded.
 
     Args:
+        values: in the order in which they were printed.
         find_fastest: returns the faster of two values.
     """
+    # A value with at most two significant digits is not changed by rounding to two.
     have_three_digits = any(float(f"{value:.2g}") != value for value in values)
     are_equal = len(set(values)) == 1
     if len(values) < _MIN_BEST_VALUES or not have_three_digits or are_equal:

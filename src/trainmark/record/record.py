@@ -131,7 +131,8 @@ class RankEntry(Frozen, RankSums):
 
     @property
     def wait_ns(self) -> int | None:
-        """Return the mean wait for data of the measured steps; None: no step was measured."""
+        """Return the mean time that a measured step waits for data; None: no step was measured."""
+        # The phase ``train`` has the steps after the warm-up, which are the measured ones.
         measured = self.phases["train"]
         return measured.wait_ns // measured.steps if measured.steps else None
 
@@ -155,14 +156,19 @@ class Steps(Frozen):
 
     @property
     def drift(self) -> float | None:
-        """Return the change of the step time after the warm-up; see ``stats.measure_drift``."""
+        """Return how the step time changed after the warm-up: above 0 if steps became slower.
+
+        It is the relative change of the median from the first third of these steps to the last
+        third; None: there are too few steps, or the first median is 0.
+        """
         return stats.measure_drift(np.array(self.time_ns[self.warmup :], np.int64))
 
     @property
     def steady(self) -> bool | None:
         """Tell whether the last steps took about as long as the first ones after the warm-up.
 
-        None: there are too few steps for ``drift``, the relative change between them.
+        None: there is no ``drift``, the relative change from the first ones to the last, because
+        there are too few steps or the first ones took no time.
         """
         drift = self.drift
         if drift is None:
