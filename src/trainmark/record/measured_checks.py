@@ -161,7 +161,7 @@ def _compare_steps(record: Record) -> Iterator[ComparedValue]:
 
 
 def _compare_with_limits(record: Record) -> Iterator[ComparedValue]:
-    """Yield counts, memory and MFU that are above their limits, and the samples of the largest step.
+    """Yield counts, memory and MFU above their limits, and the samples of the largest step.
 
     Limits follow from the recipe and from other values of the record. The largest step of a
     complete run must have exactly the samples of the recipe's batch.

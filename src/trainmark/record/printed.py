@@ -160,7 +160,7 @@ def compare_printed(
 def find_in_printed(
     measurement: Measurement, figures: Mapping[str, FigureEntry]
 ) -> Iterator[Message]:
-    """Yield whether printed speeds agree with measured ones; if not, one difference, and its reason.
+    """Yield whether printed speeds agree with the measured ones; if not, one difference, explained.
 
     Nothing is yielded for a case of Trainmark: only a user's own program prints a speed.
 
