@@ -52,7 +52,7 @@ def test_sentences_name_their_side() -> None:
     a, b = make_series("a", [100.0]), make_series("b", [100.0])
     # The second side is named C, as on a page with several comparisons.
     text = show(build_comparison(compare(a, b), "C"), width=200)
-    assert "p_core of C is 1.000 times A's" in text
+    assert "p_core of C is 1.000 times that of A" in text
     assert "the target was reached by 1 of 1 launches of A and by 1 of 1 launches of C" in text
 
 

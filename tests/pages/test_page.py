@@ -621,7 +621,7 @@ def test_throttling_is_named_by_rank_and_distinguished_by_its_time():
             "the steps of the slowest rank are 3.0% longer than those of the median rank; "
             "the ranks share the host's cores, so their devices are not compared",
         ),
-        ((100, None), "cuda", "fewer than two ranks measured a step"),
+        ((100, None), "cuda", "steps were measured on fewer than two ranks"),
     ],
 )
 def test_rank_strip_states_the_spread_of_ranks(medians_ms, torch_type, expected):

@@ -326,10 +326,12 @@ def test_selected_runs_of_the_same_work_are_compared(tmp_path, monkeypatch):
     page = Reader(views.build_comparison_page(database, ["a1", "b3", "c2"]))
     assert page.list_values("section", "id") == ["charts", "over-B", "over-C"]
     assert "1.200" in page.texts
-    assert any(line.startswith("B is faster: p_train is 1.200 times A's") for line in page.texts)
+    assert any(
+        line.startswith("B is faster: p_train is 1.200 times that of A") for line in page.texts
+    )
     refusal = (
-        "C has a different workload from A and is not compared with it. The workloads "
-        "differ in micro_batch_size"
+        "The workload of C differs from that of A, so the two are not compared. "
+        "Differences: micro_batch_size"
     )
     assert refusal in page.texts
     addresses = page.list_values("a", "href")
