@@ -38,6 +38,7 @@ def advise(record: Record) -> list[Message]:
     code = cause.message.code
     steps = record.counts.steps
     advice: list[Message] = []
+    # Some runs were ended from outside, without a failure of their own: they can be resumed.
     if code in _RESUMABLE and _has_checkpoint(plan, steps):
         advice.append(message("try.resume"))
     if code == "target_missed":
@@ -61,8 +62,9 @@ def _advise_on_program(cause: Cause, plan: Plan) -> Message:
     code = f"fix_program.{general.code.removeprefix('fix.')}"
     if code not in MESSAGES:  # the general advice applies to programs, too
         return general
-    # Ranks that the launcher starts itself print into its log. Else each node has a log, whose
-    # number the user fills in for ``<N>``.
+    # ``node_processes``: number of processes that start the ranks, one on each node; 0: the
+    # launcher starts the ranks itself. Ranks print into the log of what started them. The user
+    # replaces ``<N>`` by the number of a node.
     return message(
         code,
         log="log.node<N>.txt" if plan.node_processes else "log.launcher.txt",
@@ -84,7 +86,8 @@ def _advise_on_target(plan: Plan, steps: int) -> Iterator[Message]:
         yield message("try.raise_steps", name="max_steps", value=max_steps)
     else:
         yield message("try.raise_steps", name="max_epochs", value=plan.recipe["max_epochs"])
-    # Changed hyperparameters that the closed rules allow (``fix_hp``), and all other changes.
+    # The user's changes to the recipe. ``fix_hp``: those after which the result still complies with
+    # the closed rules, the stricter of the two sets of rules for results; ``extra``: all others.
     changes = format_fix_hp(plan.fix_hp | plan.extra)
     if changes:
         yield message("try.undo_changes", changes=changes)

@@ -47,18 +47,18 @@ def find_broken_rule(
     """
     # The kind of the cause, and what breaks the rule. A check runs only when it is iterated over,
     # so that none runs after the first rule that is broken.
-    rules: tuple[tuple[str, Iterator[Message]], ...] = (
-        ("impossible_figure", _check_steps(plan, run)),
-        ("impossible_figure", _check_epochs(plan, run)),
-        ("impossible_figure", _check_tokens(plan, run)),
-        ("wrong_evaluation", _check_evaluations(plan, run)),
-        ("not_trained", _check_training(run)),
-        ("ranks_differ", _check_replicas(plan, run)),
-        ("changed_precision", _check_precision(run)),
-        ("impossible_figure", _check_mfu(figures)),
-    )
-    if plan.witness is not None:  # the ranks ran a user's own program
-        rules = (("impossible_figure", _check_mfu(figures)),)
+    rules: list[tuple[str, Iterator[Message]]] = []
+    if plan.witness is None:  # the ranks ran a case, not a user's own program
+        rules += [
+            ("impossible_figure", _check_steps(plan, run)),
+            ("impossible_figure", _check_epochs(plan, run)),
+            ("impossible_figure", _check_tokens(plan, run)),
+            ("wrong_evaluation", _check_evaluations(plan, run)),
+            ("not_trained", _check_training(run)),
+            ("ranks_differ", _check_replicas(plan, run)),
+            ("changed_precision", _check_precision(run)),
+        ]
+    rules.append(("impossible_figure", _check_mfu(figures)))
     for kind, violations in rules:
         first_violation = next(violations, None)
         if first_violation is not None:
@@ -98,14 +98,16 @@ def _check_steps(plan: Plan, run: RunTimeline) -> Iterator[Message]:
 
 def _check_epochs(plan: Plan, run: RunTimeline) -> Iterator[Message]:
     """Compare the samples of epochs with the data; an epoch that was cut off may have fewer."""
-    # A rank that did not report the end of its training has no epoch that is known to be whole.
+    # Epochs are counted from 0: the first ``num_whole_epochs`` were whole on all ranks. A rank that
+    # did not report the end of its training has no epoch that is known to be whole.
     num_whole_epochs = min(rank.trained.whole_epochs if rank.trained else 0 for rank in run.ranks)
-    # None: the case defines no epoch of its own, so an epoch has all training samples.
+    # What rank 0 reports, which is the same on all ranks. None: the case defines no epoch of its
+    # own, so an epoch has all training samples.
     own_epoch_samples = run.ranks[0].facts.samples_per_epoch
     expected = plan.data.train_samples if own_epoch_samples is None else own_epoch_samples
     epochs = {epoch for rank in run.ranks for epoch in rank.samples_of_epochs}
     for epoch in sorted(epochs):
-        samples = sum(rank.samples_of_epochs[epoch] for rank in run.ranks)
+        samples = sum(rank.samples_of_epochs[epoch] for rank in run.ranks)  # 0 if a rank lacks it
         has_too_few = epoch < num_whole_epochs and samples < expected
         if samples > expected or has_too_few:
             yield message("samples_of_epoch", epoch=epoch + 1, samples=samples, expected=expected)
@@ -161,14 +163,17 @@ def _check_scores(
         number: number of the evaluation, from 1.
     """
     data = plan.data
-    # The reported value that must be the mean of the scores: one of the details, or the quality.
+    # An evaluation has a value, the quality, and details: further figures by name, such as the loss
+    # from which a perplexity follows. The mean of the scores must be the detail that ranks name, or
+    # the value if they name none.
     detail_name = scored.detail_name
     claimed = first.detail.get(detail_name) if detail_name else first.value
-    # The rows of the scores, and the number of rows that the evaluation reports beside its value.
+    # Two numbers of scored rows: the sum over ranks, and ``samples`` as the evaluation reports it.
     for rows in (scored.rows, first.samples):
         if rows != data.eval_samples:
             yield message("evaluation_rows", number=number, rows=rows, expected=data.eval_samples)
-    # Each row should weigh about 1. It weighs far less if means of batches were averaged.
+    # The total score is divided by the total weight, to which each row must add at least 1. If
+    # means of batches are averaged, a whole batch adds 1, so that a row weighs far less.
     if scored.weight is not None and scored.weight < MIN_WEIGHT * scored.rows:
         yield message("evaluation_weights", number=number, weight=scored.weight, rows=scored.rows)
     if scored.mean is not None and not is_same_quality(claimed, scored.mean):
@@ -176,8 +181,9 @@ def _check_scores(
         yield message(
             "evaluation_not_the_mean", number=number, name=name, value=claimed, mean=scored.mean
         )
-    # Ranks note the keys of some training rows. An evaluation of training rows would score a part
-    # of these again; a few may be in both splits of the data.
+    # Ranks note some training rows while they train. An evaluation of training rows instead of
+    # validation rows would score a part of the noted rows again. Of these, a few may be scored in
+    # any case, because both splits of the data have them.
     suspicious_rows = MIN_TRAINED_SHARE * scored.compute_expected_noted_rows(data.train_samples)
     if scored.trained_rows >= max(MIN_TRAINED_ROWS, suspicious_rows):
         yield message(
@@ -191,10 +197,12 @@ def _check_scores(
 def _check_training(run: RunTimeline) -> Iterator[Message]:
     """Yield why the job did not train all its parameters.
 
-    No parameter is to be trained, no step was to change one, some had only zero gradients, or some
-    have the same bits as before the training.
+    There are four reasons: the job names no parameter that it trains, no step should have changed
+    parameters, some parameters had only zero gradients, or some have the same bits as before the
+    training.
     """
-    # None: a rank that ended before it reported its parameters.
+    # Each rank reports by name of the parameter whether it changed (``changed``) and whether its
+    # first gradients had a value other than 0 (``gradients``). None: the rank ended before that.
     reports = [rank.parameters for rank in run.ranks if rank.parameters is not None]
     # A rank may hold rows of a table that no sample uses, so all ranks are judged together.
     changed = _merge_flags([report.changed for report in reports])
@@ -202,6 +210,8 @@ def _check_training(run: RunTimeline) -> Iterator[Message]:
         yield message("no_trained_parameters")
     if not any(rank.phases["train"].steps for rank in run.ranks):
         return  # the run ended before its warm-up did, and has no figures that could be wrong
+    # Steps that should have changed parameters: those that the loss scaler did not skip and whose
+    # learning rate was not 0.
     updates = max((report.updates for report in reports), default=0)
     if updates == 0:
         yield message("never_updated")
@@ -231,7 +241,7 @@ def _merge_flags(reports: Sequence[Mapping[str, bool]]) -> dict[str, bool]:
     """Return for each parameter whether its flag is true on any rank.
 
     Args:
-        reports: of each rank, one flag by the name of the parameter. A rank may lack parameters.
+        reports: for each rank, the flags by name of the parameter. A rank may lack parameters.
     """
     names = dict.fromkeys(name for report in reports for name in report)
     return {name: any(report.get(name, False) for report in reports) for name in names}
@@ -265,8 +275,9 @@ def _check_replicas(plan: Plan, run: RunTimeline) -> Iterator[Message]:
 
 
 def _check_precision(run: RunTimeline) -> Iterator[Message]:
-    """Yield the torch flags of precision that the case changed after Trainmark had set them."""
+    """Yield how the case changed the precision after Trainmark had set it."""
     for rank in run.ranks:
+        # Each change is a text, such as ``NAME: OLD -> NEW`` of a torch flag.
         if rank.result.precision_changed:
             changes = ", ".join(rank.result.precision_changed)
             yield message("changed_precision", rank=rank.rank, changes=changes)

@@ -90,10 +90,12 @@ def find_failure(
 ) -> Cause | None:
     """Return what ended a run early, else that it missed its target; None: neither.
 
-    The order is that of cause and effect: what ends a job or stops the ranks from outside makes
-    ranks fail, so that it comes before their reports.
+    The order is that of cause and effect. The end of a cluster's job, or a stop of the ranks from
+    outside, makes ranks fail, so that it comes before the ranks' own failures. A rank that fails
+    does not report its end, so that its failure comes before lost events.
 
     Args:
+        target: quality that the run must reach; None: it has none.
         is_witnessed: the ranks run a user's own program.
     """
     return (
@@ -120,9 +122,12 @@ def _find_end_of_job(run: RunTimeline) -> Cause | None:
 
     None: there is no engine, it did not end the job, or the job failed by itself.
     """
+    # The last state of the job. Its ``phase`` is ``waiting``, ``running``, ``ended`` (by itself) or
+    # ``lost``: the engine refused the job or took its nodes away. ``said``: the engine's own words.
     job = run.launcher.job
+    # Why ranks were stopped from outside: by a process on a node, whose number is ``stop.node``, or
+    # by the launcher, if this is None. ``_find_stop`` returns the reason of the launcher's stop.
     stop = run.launcher.stop
-    # A stop without a node is of the launcher itself: ``_find_stop`` returns its reason.
     is_stopped_by_launcher = stop is not None and stop.node is None
     if job is None or is_stopped_by_launcher or job.phase in ("waiting", "running"):
         return None
@@ -181,6 +186,10 @@ def _describe_timeout(run: RunTimeline, stop: Stop) -> Cause:
 
     If it still reported windows, it was training. Else the stacks of its ranks may show which of
     them waited in which call, and which ranks had not reached that call.
+
+    Args:
+        stop: the stop at the time limit. ``stacks``: names of the files with the ranks' stacks at
+            that moment; ``hang``: groups of ranks whose stacks were at the same place.
     """
     groups = _merge_groups(stop.hang)
     # The state of ranks: in a collective, waiting in another call (``waits``), neither of these
@@ -252,7 +261,11 @@ def _has_steps(run: RunTimeline) -> bool:
 def _compute_max_quiet_s(run: RunTimeline, stop: Stop) -> float:
     """Return for how many seconds a run may report nothing; after more, it hangs.
 
-    A window is reported at its end; while it lasts, ranks write no event.
+    A window, some steps that are timed together, is reported at its end. While it lasts, ranks
+    write no event.
+
+    Args:
+        stop: how the run was stopped at its time limit.
     """
     mean_steps_s = [
         phase.windows_ns / phase.steps / 1e9
@@ -264,7 +277,8 @@ def _compute_max_quiet_s(run: RunTimeline, stop: Stop) -> float:
     late_step_s = _LATE_STEP_RATIO * max(mean_steps_s, default=0.0)
     late_window_s = _LATE_WINDOW_RATIO * max(longest_windows_s, default=0.0)
     # ``timeout_s`` is the time limit of the whole run. A part of it is allowed however fast the
-    # steps are: with steps of milliseconds, the two limits above would make any short pause a hang.
+    # steps are: with steps of milliseconds, ``late_step_s`` and ``late_window_s`` are so short that
+    # any pause would count as a hang.
     always_allowed_s = min(_MAX_ALWAYS_ALLOWED_S, _ALWAYS_ALLOWED_SHARE * stop.timeout_s)
     return max(late_step_s, late_window_s, always_allowed_s)
 
@@ -303,7 +317,8 @@ def _list_failures(run: RunTimeline) -> list[_RankFailure]:
     exits: dict[int, FailedRank] = {}  # by rank
     if run.launcher.ranks_ended is not None:
         exits = {failed.rank: failed for failed in run.launcher.ranks_ended.failures}
-    # A program that fails before it trains has no training to measure: its exit code tells more.
+    # If a user's own program fails before it trains, its rank reports only that there was no
+    # training to measure. Its exit code tells more, so that the report is left out.
     reporting_ranks = {
         rank.rank
         for rank in run.ranks
@@ -333,7 +348,7 @@ def _list_failures(run: RunTimeline) -> list[_RankFailure]:
 
 
 def _describe_exit_code(failure: FailedRank, run: RunTimeline) -> Cause:
-    """Return the cause of a rank that ended without a report."""
+    """Return the cause of a failed rank of which only the exit code counts, not a report."""
     rank = failure.rank
     exit_code = failure.exit_code
     # A rank ends with this code if it cannot write its report, because the disk is full.
@@ -345,7 +360,8 @@ def _describe_exit_code(failure: FailedRank, run: RunTimeline) -> Cause:
         return Cause(kind="exit", message=text, rank=rank, exit_code=exit_code)
     # An exit code below 0 is the number of the signal that ended the rank, with a minus.
     signal_name = _name_signal(-exit_code)
-    # The kernel's out-of-memory killer sends this signal.
+    # The kernel's out-of-memory killer sends SIGKILL. ``oom_kills``: number of processes that it
+    # ended during the launch.
     is_out_of_memory = signal_name == "SIGKILL" and run.launcher.oom_kills > 0
     kind = "oom" if is_out_of_memory else "signal"
     code = "rank_killed_out_of_memory" if is_out_of_memory else "rank_killed"
@@ -419,15 +435,17 @@ def _find_missed_target(run: RunTimeline, target: Target | None) -> Cause | None
 
 
 def _describe_case_error(error: CaseError) -> Cause:
-    """Return the cause of a run that did not pass because the case's code of figures failed.
+    """Return the cause of a run whose case has figures of its own and failed to compute them.
 
     Args:
-        error: its ``__cause__`` is the exception that the case's code raised.
+        error: its ``__cause__`` is the exception that the case's code raised, ``place`` the part of
+            the case that raised it, and ``fix`` a sentence on what to do.
     """
     assert error.__cause__ is not None, "a case error is raised from the exception of the case"
     report = describe_failure(error.__cause__, error.place)
     return Cause(
         kind="error",
+        # The same text as in the report's message, and the fix in addition.
         message=message("exception", text=report["message"]["args"]["text"], fix=error.fix),
         type=report["type"],
         place=report["place"],

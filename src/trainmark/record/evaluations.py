@@ -52,7 +52,10 @@ class CombinedScores:
 
     @property
     def keys(self) -> int:
-        """Number of scored rows that have a key, a hash by which equal rows are found."""
+        """Number of scored rows that have a key, a hash by which equal rows are found.
+
+        A rank may have keys of the first rows that it scores only.
+        """
         return sum(scores.keys for scores in self.of_ranks)
 
     @property
@@ -65,7 +68,11 @@ class CombinedScores:
 
     @property
     def noted_rows(self) -> int:
-        """Number of training rows whose keys ranks had noted while they trained."""
+        """Number of training rows that ranks had noted while they trained, added up over ranks.
+
+        A rank notes a row by its key, a hash by which equal rows are found.
+        """
+        # ``known``: number of training rows that the rank had noted.
         return sum(scores.known for scores in self.of_ranks)
 
     @property
@@ -75,9 +82,10 @@ class CombinedScores:
 
     @property
     def detail_name(self) -> str:
-        """Name of the detail of the evaluation that must be the mean of the scores.
+        """Name of the figure of the evaluation that must be the mean of the scores.
 
-        Empty: the value of the evaluation must be the mean.
+        An evaluation has a value, the quality, and details: further figures by name, such as the
+        loss from which a perplexity follows. Empty: the value must be the mean.
         """
         return self.of_ranks[0].of  # the same on all ranks
 
@@ -89,20 +97,21 @@ class CombinedScores:
 
     @property
     def mean(self) -> float | None:
-        """Mean of the scores by their weights: the ranks' totals over the sum of the weights.
+        """Weighted mean of the scores of all rows.
 
-        None: the quality is not a mean, so that no rank has a total, or nothing was scored.
+        Each rank has the total of its scores and that of their weights. None: the quality is not a
+        mean, so that ranks have no totals, or nothing was scored.
         """
         weight = self.weight
         totals = [scores.total for scores in self.of_ranks if scores.total is not None]
         return sum(totals) / weight if totals and weight else None
 
     def compute_expected_noted_rows(self, train_samples: int) -> float:
-        """Return how many noted training rows would be scored if only training rows were scored.
+        """Return how many noted rows an evaluation of training rows would score on average.
 
-        A rank notes only some of its training rows. This is the expected number if each rank drew
-        the rows that it scores at random from the training rows: the number of rows that it scored
-        times the part of the training rows that it had noted.
+        While it trains, a rank notes some of the training rows. If it drew the rows that it scores
+        at random from all training rows, it would score on average this many of the noted ones: the
+        number of rows that it scores times the part of the training rows that it noted.
 
         Args:
             train_samples: number of training rows.

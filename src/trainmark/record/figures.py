@@ -66,8 +66,12 @@ def name_column(name: str, unit: str, spec: FigureSpec | None) -> str:
 
 
 def list_specs(page: PageSpec) -> dict[str, FigureSpec]:
-    """Return the declaration of each figure by name: those of all cases, then the case's own."""
-    # A figure that every case has keeps its own declaration, even if the page names it too.
+    """Return the declaration of each figure by name: those of all cases, then the case's own.
+
+    Args:
+        page: what pages show of one case in addition, such as its own figures.
+    """
+    # A figure that every case has keeps its declaration, even if the case declares it again.
     of_case = {spec.name: spec for spec in page.figures if spec.name not in FIGURES}
     return FIGURES | of_case
 
@@ -86,20 +90,20 @@ def compute_figures(measurement: Measurement) -> dict[str, Figure]:
         **_compute_readings(measurement),
         **_compute_energies(measurement),
     }
-    # A user's own program runs instead of a case, with ``--witness``: a probe watches its training,
-    # which cannot measure all figures of a case.
+    # A user's own program runs instead of a case, with ``--witness``: a probe watches its training.
+    # It cannot measure all figures of a case, so that some lose their value and get a reason.
     if measurement.plan.witness is not None:
         return withhold_figures(measurement, figures)
     return figures
 
 
 def compute_case_figures(measurement: Measurement, figures: dict[str, Figure]) -> OwnFigures:
-    """Return the case's own figures and notes.
+    """Return the figures and notes that the case's own module ``figures`` computes.
 
-    Both are empty if the case is not installed, or has no figures of its own.
+    Both are empty if the case is not installed, or has no such module.
 
     Args:
-        figures: those that every case has.
+        figures: those that every case has. The case's module may compute its own from them.
 
     Raises:
         CaseError: the case's code failed.
@@ -109,14 +113,16 @@ def compute_case_figures(measurement: Measurement, figures: dict[str, Figure]) -
         return OwnFigures({})
     # The facts that each rank reported of the case's job, such as its number of parameters.
     first_job = measurement.job or {}
-    works = []
+    # What each rank trained in the steps after the warm-up: its counts and times.
+    work_of_ranks = []
     for rank in measurement.ranks:
         job = first_job if rank.job is None else rank.job  # None: the same facts as rank 0
-        works.append(rank.make_work(dict(job)))
+        work_of_ranks.append(rank.make_work(dict(job)))
     compute = cases.import_part(case, "figures").compute
+    # An exception of the case's code becomes a ``CaseError`` that names this part of the case.
     with cases.wrap_case_errors(case, FIGURES_PLACE):
-        computed: OwnFigures = compute(works, figures)
-    return computed
+        own_figures: OwnFigures = compute(work_of_ranks, figures)
+    return own_figures
 
 
 def make_entries(
@@ -166,12 +172,14 @@ def _list_train_ns(measurement: Measurement) -> list[int]:
 def _compute_throughput(measurement: Measurement) -> dict[str, Figure]:
     """Return samples and tokens per second over the whole training.
 
-    Its time includes evaluations (``p_whole``), excludes them (``p_train`` and rates of tokens), or
-    excludes the waiting for data as well (``p_core``).
+    The time of ``p_whole`` includes evaluations. That of ``p_train`` and of the rates of tokens
+    excludes them, and that of ``p_core`` excludes the waiting for data as well. ``token/p/s`` is
+    the rate of one device, ``p_train_tokens`` that of all.
     """
     ranks = measurement.ranks
     counts = measurement.counts
-    # Times of each rank: of all training, without evaluation, and also without waiting for data.
+    # Three times of each rank: all its training, this without evaluation, and without both
+    # evaluation and waiting for data.
     whole_ns = _list_train_ns(measurement)
     without_evaluation_ns: list[int] = []
     busy_ns: list[int] = []
@@ -216,14 +224,19 @@ def _compute_rate(amount: float, times_ns: list[int]) -> Figure:
 
 
 def _compute_after_warmup(measurement: Measurement) -> dict[str, Figure]:
-    """Return the figures over the steps after the warm-up; None without any such step."""
+    """Return the figures over the steps after the warm-up.
+
+    They have no value, but a reason, if the run or one of its ranks has no such step.
+    """
     plan = measurement.plan
     steps = measurement.steps
     # The phase ``train`` of a rank is its steps after the warm-up: sums of their times and counts.
     phases = [rank.phases["train"] for rank in measurement.ranks]
-    slowest_ns = max(phase.windows_ns for phase in phases)
+    slowest_rank_ns = max(phase.windows_ns for phase in phases)
+    # Percentiles and deviations of the step time; empty without a step. ``warmup``: number of
+    # steps before those that are measured.
     times = summarize_step_times(np.array(steps.time_ns[steps.warmup :], np.int64))
-    if not times or not slowest_ns or not any(phase.steps for phase in phases):
+    if not times or not slowest_rank_ns or not any(phase.steps for phase in phases):
         reason = message("no_step_after_warmup", steps=plan.recipe["warmup_steps"])
         return dict.fromkeys(_FIGURES_AFTER_WARMUP, Figure(None, reason))
     if any(phase.steps == 0 for phase in phases):
@@ -236,10 +249,10 @@ def _compute_after_warmup(measurement: Measurement) -> dict[str, Figure]:
     flops_per_device = None
     if len(known_flops) == len(phases):
         # The mean over the devices, all in the time of the slowest rank.
-        flops_per_device = sum(known_flops) * NS_PER_S / slowest_ns / len(phases)
+        flops_per_device = sum(known_flops) * NS_PER_S / slowest_rank_ns / len(phases)
     cv_percent = None if times["cv"] is None else 100 * times["cv"]
     return {
-        "final_result": Figure(work * NS_PER_S / slowest_ns),
+        "final_result": Figure(work * NS_PER_S / slowest_rank_ns),  # the throughput
         "step_time_p50": Figure(times["p50"]),
         "step_time_p90": Figure(times["p90"]),
         "step_time_p99": Figure(times["p99"]),
@@ -250,10 +263,13 @@ def _compute_after_warmup(measurement: Measurement) -> dict[str, Figure]:
 
 
 def _compute_device_rates(measurement: Measurement, model_rate: Figure) -> dict[str, Figure]:
-    """Return the matmul rate in preflight, and the model's rate as shares of it and of the peak.
+    """Return the matmul rate of a device, and the model's rate in percent of two limits.
+
+    The limit is the peak of the device for ``MFU``, and the matmul rate for ``MAMFU``. Each rank
+    measures its matmul rate in preflight, before it trains.
 
     Args:
-        model_rate: FLOP/s of a device by the model's formula.
+        model_rate: FLOP/s of a device by the formula of the model's FLOPs.
     """
     plan = measurement.plan
     ranks = measurement.ranks
@@ -275,7 +291,7 @@ def _compute_device_rates(measurement: Measurement, model_rate: Figure) -> dict[
 def find_peak(
     devices: Sequence[Mapping[str, Any] | None], precision: Precision, given_tflops: float | None
 ) -> Figure:
-    """Return the dense peak of the ranks' devices in FLOP/s.
+    """Return the dense peak of one of the ranks' devices in FLOP/s; all must be of one product.
 
     Args:
         devices: facts of each rank's device; None: the rank reported none.
@@ -304,7 +320,10 @@ def find_peak(
 def _compute_percentage(rate: Figure, limit: Figure, *, note: Message | None = None) -> Figure:
     """Return a rate in percent of a limit, such as the peak of the devices.
 
-    If one of the two is unknown, the percentage is, for the same reason.
+    If the rate or the limit is unknown, the percentage is unknown for the same reason.
+
+    Args:
+        note: what a reader must know of the percentage, such as which limit it refers to.
     """
     if rate.value is None or limit.value is None:
         return Figure(None, rate.reason or limit.reason)
@@ -351,12 +370,12 @@ def _compute_replays(measurement: Measurement) -> dict[str, Figure]:
 
 
 def _compute_memory(measurement: Measurement) -> dict[str, Figure]:
-    """Return the memory in use, the memory of a device, and the peak of its allocator.
+    """Return the highest memory use, the memory of a device, and the peak of its allocator.
 
-    Of a device's memory and of the allocator's peak, the greatest over ranks counts.
+    A device's memory and the allocator's peak are the greatest over ranks.
     """
-    devices = measurement.environment["devices"]
-    totals = [device.get("memory_total_bytes") for device in devices if device]
+    devices = measurement.environment["devices"]  # of each rank; None: it reported no device
+    totals = [device.get("memory_total_bytes") for device in devices if device is not None]
     allocator_peaks = [rank.allocator_peak_bytes for rank in measurement.ranks]
     return {
         "mem": _find_used_memory(measurement),
@@ -380,7 +399,7 @@ def _find_used_memory(measurement: Measurement) -> Figure:
     by_ranks = max(used_bytes, default=None)
     device_uses = _list_device_uses(measurement, "run")
     # None without a monitor, or if it did not report the memory of all devices.
-    by_monitor = _read_devices(device_uses, "memory_used_bytes", highest=True).value
+    by_monitor = _summarize_readings(device_uses, "memory_used_bytes", highest=True).value
     if by_monitor is not None and by_monitor > (by_ranks or 0.0):
         return Figure(by_monitor, note=message("device_memory_by_monitor"))
     return _make_figure(
@@ -389,27 +408,37 @@ def _find_used_memory(measurement: Measurement) -> Figure:
 
 
 def _find_greatest(values: Sequence[int | None], *, reason: str) -> Figure:
-    """Return the greatest of the values that are known; without any, the reason."""
+    """Return the greatest of the values that are known.
+
+    Args:
+        reason: code of the message that says why there is no value if all are None.
+    """
     known_values = [float(value) for value in values if value is not None]
     return _make_figure(max(known_values, default=None), reason=reason)
 
 
 def _compute_readings(measurement: Measurement) -> dict[str, Figure]:
-    """Return what a monitor read of the devices while they trained."""
+    """Return what a monitor read of the devices while they trained.
+
+    Utilization and power are means, the temperature is the highest reading.
+    """
     device_uses = _list_device_uses(measurement, "train")
     return {
-        "utilization": _read_devices(device_uses, "utilization_percent"),
-        "power": _read_devices(device_uses, "power_w"),
-        "temperature": _read_devices(device_uses, "temperature_c", highest=True),
+        "utilization": _summarize_readings(device_uses, "utilization_percent"),
+        "power": _summarize_readings(device_uses, "power_w"),
+        "temperature": _summarize_readings(device_uses, "temperature_c", highest=True),
     }
 
 
 def _list_device_uses(measurement: Measurement, interval: IntervalName) -> list[Use] | Message:
     """Return what a monitor read of each device in an interval, or why readings are missing.
 
+    A monitor is a library or a tool of the vendor that reads the state of devices. A sampler, a
+    process of Trainmark, asks it periodically.
+
     Args:
-        interval: ``run``, ``train``, or ``to_target``: from the start of the training until the
-            target was reached.
+        interval: ``run``: the whole run; ``train``: all of its training, warm-up included; or
+            ``to_target``: from the start of the training until the target was reached.
     """
     telemetry = measurement.telemetry
     if telemetry is None:
@@ -417,8 +446,8 @@ def _list_device_uses(measurement: Measurement, interval: IntervalName) -> list[
     if interval not in telemetry.intervals_s:
         return message("nothing_trained" if interval == "train" else "target_not_reached")
     has_sampler_begun = telemetry.interval_s is not None  # the sampler reported its period
-    # Without a monitor the devices cannot be watched. If there is one that failed, the reason is
-    # that there are no readings, which is returned below.
+    # "No monitor" is the reason only if the sampler looked for one and none failed. If one failed,
+    # there are no readings either, and the end of this function returns that as the reason.
     has_monitor_failed = any(fault.args["source"] == "monitor" for fault in telemetry.faults)
     if has_sampler_begun and telemetry.monitor is None and not has_monitor_failed:
         return message("devices_unmonitored")
@@ -431,12 +460,13 @@ def _list_device_uses(measurement: Measurement, interval: IntervalName) -> list[
     return device_uses
 
 
-def _read_devices(
+def _summarize_readings(
     device_uses: list[Use] | Message, quantity_name: str, *, highest: bool = False
 ) -> Figure:
     """Return the mean of a quantity over the devices and the time.
 
-    It is None if a device did not report it: the others do not stand for all.
+    The figure has no value if a device did not report the quantity: the other devices do not stand
+    for all.
 
     Args:
         device_uses: what a monitor read of each device, at least one; or why it read nothing.
@@ -473,11 +503,13 @@ def _find_energy(
 ) -> dict[str, Figure]:
     """Return the energy of an interval in joules, divided by a number of parts.
 
-    If the counters do not give it, an estimate from the power is returned in addition. For ranks on
-    processors, the counters are those of the packages, and the power is that of whole nodes.
+    Devices, and the packages of processors, have counters of energy. If a counter is missing,
+    ``energy`` has no value, and an estimate from readings of the power, if any, is added. For
+    ranks on processors this is the power of whole nodes.
 
     Args:
-        num_parts: samples of the interval; 1: the energy of the whole interval.
+        num_parts: number of samples of the interval, for the energy of one sample; 1: the energy of
+            the whole interval; 0: no sample was trained, so there is no energy of one.
 
     Returns:
         ``energy``, and ``estimated_energy`` if it was estimated.
@@ -496,17 +528,18 @@ def _find_energy(
     source_args: dict[str, Any] = {}  # arguments of the notes
     if not on_host:
         source_args = {"devices": len(uses), "monitor": telemetry.monitor}
-    # Why the energy of a device or host is unknown.
+    # Of each device or host whose energy is unknown, the reason.
     reasons = [use.energy.reason for use in uses if use.energy.reason is not None]
     if not reasons:
-        # Start and end of the interval lie between two readings of a counter, where it is
-        # interpolated. This is the time between these readings, of the counter where it is longest.
+        # The start and the end of the interval lie between two readings of a counter, where its
+        # value is interpolated. ``between_s`` is the time between such two readings: the longest
+        # over all counters.
         between_s = max(use.energy.between_s or 0.0 for use in uses)
         joules = sum(use.energy.joules or 0.0 for use in uses)
         code = "energy_of_packages" if on_host else "energy_of_devices"
         note = message(code, between_s=between_s, **source_args)
         return {"energy": Figure(joules / num_parts, note=note)}
-    # One device of unknown energy makes the sum unknown.
+    # One device of unknown energy makes the sum unknown. The first reason stands for all.
     figures = {"energy": Figure(None, reasons[0])}
     start_s, end_s = telemetry.intervals_s[interval]
     estimate = _estimate_energy(uses, end_s - start_s)
@@ -536,10 +569,11 @@ def _estimate_energy(uses: list[Use], duration_s: float) -> tuple[float, float] 
 
 
 def _make_figure(value: float | None, *, reason: str, note: Message | None = None) -> Figure:
-    """Return a figure with its note; without a value, with the reason.
+    """Return a figure that has the value and the note or, if the value is None, the reason.
 
     Args:
         reason: code of the message that says why there is no value.
+        note: what a reader must know of the value; None: nothing.
     """
     if value is None:
         return Figure(None, message(reason))

@@ -84,7 +84,8 @@ def find_findings(
 ) -> list[Message]:
     """Return what a reader must know besides the figures: the first finding of each code.
 
-    A thousand ranks may have the same finding, so the others are left out.
+    The code of a message names its sentence. A thousand ranks may have the same finding, so that
+    further findings with the code are left out.
     """
     findings: dict[str, Message] = {}
     for finding in find_in_measurement(measurement, figures):
@@ -126,17 +127,22 @@ def find_in_measurement(
 
 
 def _find_in_events(measurement: Measurement, timeline: RunTimeline) -> Iterator[Message]:
-    """Yield findings on epochs, updates, rows and counted FLOPs: facts that no record has."""
+    """Yield findings on epochs, updates, rows and counted FLOPs.
+
+    They follow from the ranks' events, the ``timeline``; a record does not have these values.
+    """
     plan = measurement.plan
     rank0 = timeline.ranks[0]
     samples_per_epoch = rank0.facts.samples_per_epoch  # as the case defines an epoch
     if samples_per_epoch not in (None, plan.data.train_samples):  # None: an epoch has all samples
         yield message("own_epoch", samples=samples_per_epoch, rows=plan.data.train_samples)
     skipped = measurement.counts.skipped_steps or 0
-    # If rank 0 did not report its updates, each step counts as one, so that nothing is found.
+    # An update is a step that should have changed parameters: the loss scaler did not skip it, and
+    # its learning rate was not 0. If rank 0 did not report its updates, each step counts as one, so
+    # that nothing is found.
     updates = rank0.steps if rank0.parameters is None else rank0.parameters.updates
-    # The loss scaler of fp16 skips steps. Of the others, some may change nothing, because a
-    # schedule may begin with a learning rate of 0.
+    # The loss scaler of fp16 may skip some steps. Of those that it did not skip, the first may not
+    # be updates, because a schedule may begin with a learning rate of 0.
     if updates < _MIN_UPDATES_PER_STEP * (rank0.steps - skipped):
         yield message("few_updates", updates=updates, steps=rank0.steps, skipped=skipped)
     # Digests of rows of the first epoch, in which each row should come only once.
@@ -146,9 +152,10 @@ def _find_in_events(measurement: Measurement, timeline: RunTimeline) -> Iterator
         yield message("rows_repeated", rows=len(rows), distinct=num_distinct)
     yield from _find_repeated_evaluation_rows(timeline)
     for rank in timeline.ranks:
-        # FLOPs were counted in the first step alone, which is the phase ``compile``.
-        claimed = rank.phases["compile"].model_flops
-        counted = rank.result.flops_counted  # without those of fused attention kernels
+        # FLOPs are counted only in the first step. It is a phase of its own, ``compile``.
+        claimed = rank.phases["compile"].model_flops  # by the case's formula; None: it has none
+        # The counter misses fused attention kernels; the tolerance below allows for these FLOPs.
+        counted = rank.result.flops_counted
         if claimed and counted and claimed > (1 + _FLOPS_TOLERANCE) * counted:
             yield message(
                 "flops_above_counted",
@@ -161,13 +168,15 @@ def _find_in_events(measurement: Measurement, timeline: RunTimeline) -> Iterator
 
 def _find_repeated_evaluation_rows(timeline: RunTimeline) -> Iterator[Message]:
     """Yield that an evaluation scored rows twice, or that which rows it scored is unknown."""
+    # ``evaluation_unchecked``: the job does not say which rows the rank scored.
     if any(rank.result.evaluation_unchecked for rank in timeline.ranks):
         yield message("evaluation_unchecked")
     # Not strict: a rank may have ended before the last evaluation.
     for reports in zip(*(rank.evaluations for rank in timeline.ranks), strict=False):
         scored = combine_scores([report.scores for report in reports])
-        # ``keys``: number of scored rows that have a key; ``distinct``: of different keys on each
-        # rank. Equal rows have equal keys; of few rows, some may be equal by chance.
+        # A key is a hash of a row: equal rows have equal keys. ``keys``: number of scored rows that
+        # have a key; ``distinct``: number of different keys on a rank, added up over ranks. Of few
+        # rows, some may be equal by chance.
         if scored is None or scored.keys < _MIN_ROWS:
             continue
         if scored.distinct < _MIN_DISTINCT_SHARE * scored.keys:
@@ -220,7 +229,7 @@ def _find_unlike_clocks(measurement: Measurement) -> Iterator[Message]:
     a time before the work that it should follow, or if its clock runs at another rate.
     """
     for rank in measurement.ranks:
-        phase = rank.phases["train"]
+        phase = rank.phases["train"]  # the steps after the warm-up
         if phase.windows_ns < _MIN_MEASURED_NS:
             continue  # too short to compare the clocks
         windows_s = phase.windows_ns / 1e9
