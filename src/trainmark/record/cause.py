@@ -118,9 +118,11 @@ def _find_refusal(run: RunTimeline) -> Cause | None:
 
 
 def _find_end_of_job(run: RunTimeline) -> Cause | None:
-    """Return how the engine, such as Slurm or Kubernetes, ended the job.
+    """Return how a run ended with its job in a cluster's engine, such as Slurm or Kubernetes.
 
-    None: there is no engine, it did not end the job, or the job failed by itself.
+    The job ended before any node began, nodes did not report their end, or the engine took the job
+    away. None: none of these, so that what nodes and ranks report is the cause; or there is no
+    engine.
     """
     # The last state of the job. Its ``phase`` is ``waiting``, ``running``, ``ended`` (by itself) or
     # ``lost``: the engine refused the job or took its nodes away. ``said``: the engine's own words.
@@ -381,7 +383,7 @@ def _find_lost_events(run: RunTimeline, *, is_witnessed: bool) -> Cause | None:
     """Return that events are missing, without which figures would be wrong; None: all are there."""
     if run.launcher.ranks_ended is None:  # the launcher did not write how the ranks ended
         return Cause(kind="launcher", message=message("ranks_end_unknown"))
-    # Nodes whose file lacks the event that begins or the one that ends the ranks.
+    # Nodes whose process did not report that it began (``launch``) or how its ranks ended.
     silent_nodes = [
         node.number for node in run.nodes if not node.events.keys() >= {"launch", "ranks_ended"}
     ]

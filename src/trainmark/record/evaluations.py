@@ -54,7 +54,7 @@ class CombinedScores:
     def keys(self) -> int:
         """Number of scored rows that have a key, a hash by which equal rows are found.
 
-        A rank may have keys of the first rows that it scores only.
+        A rank may report keys of only the first rows that it scores.
         """
         return sum(scores.keys for scores in self.of_ranks)
 

@@ -111,7 +111,7 @@ def compute_case_figures(measurement: Measurement, figures: dict[str, Figure]) -
     case = measurement.plan.case
     if case not in cases.list_names() or not cases.has_part(case, "figures"):
         return OwnFigures({})
-    # The facts that each rank reported of the case's job, such as its number of parameters.
+    # What each rank reported of its training job, such as the number of parameters.
     first_job = measurement.job or {}
     # What each rank trained in the steps after the warm-up: its counts and times.
     work_of_ranks = []
@@ -508,6 +508,7 @@ def _find_energy(
     ranks on processors this is the power of whole nodes.
 
     Args:
+        interval: ``train``: all of the training; or ``to_target``: until the target was reached.
         num_parts: number of samples of the interval, for the energy of one sample; 1: the energy of
             the whole interval; 0: no sample was trained, so there is no energy of one.
 
