@@ -241,10 +241,11 @@ def _find_unlike_clocks(measurement: Measurement) -> Iterator[Message]:
 
 
 def _find_slow_devices(measurement: Measurement) -> Iterator[Message]:
-    """Compare each device's matmul rate in preflight with the median of all of the same product.
+    """Yield each device whose rate of matmuls is below the median of all of the same product.
 
-    The median is the higher one: of two devices, the slower is compared with the faster. On a CPU
-    ranks share the device, so that nothing is compared.
+    The rate was measured before the training. It counts as below if it is lower by more than
+    ``SLOW_SHARE``. The median is the higher one: of two devices, the slower is compared with the
+    faster. On a CPU ranks share the device, so that nothing is compared.
     """
     if measurement.plan.device.torch_type == "cpu":
         return
@@ -271,10 +272,13 @@ def _find_slow_devices(measurement: Measurement) -> Iterator[Message]:
 def _find_slow_ranks(measurement: Measurement) -> Iterator[Message]:
     """Yield the rank with the longest steps, and the one that waits longest for data.
 
-    With more ranks than cores nothing is compared: which rank waits for a core is chance.
+    Each is yielded only if it is clearly slower than the median rank. With more ranks than cores
+    nothing is compared: which rank waits for a core is chance.
     """
     if "oversubscribed" in measurement.plan.labels:
         return
+    # Ranks whose measured time is not too short to compare. The phase ``train`` has the measured
+    # steps, those after the warm-up.
     ranks = [
         rank for rank in measurement.ranks if rank.phases["train"].windows_ns >= _MIN_MEASURED_NS
     ]
@@ -295,7 +299,7 @@ def _find_slow_ranks(measurement: Measurement) -> Iterator[Message]:
 def _find_slowest(
     code: str, times_s: dict[int, float], *, median_step_s: float, nproc: int
 ) -> Iterator[Message]:
-    """Yield the rank whose time is longest if it is above the median by a share of a step.
+    """Yield the rank with the longest time, if it is above the median by ``SLOW_SHARE`` of a step.
 
     The median is the lower one: of two ranks, the slower is compared with the faster.
 
@@ -328,10 +332,11 @@ def _find_unlike_nodes(measurement: Measurement) -> Iterator[Message]:
     """Yield nodes whose hardware or versions differ from the first."""
     # One dictionary for each node, with the facts in which it differs from the first node.
     differences = measurement.environment.get("nodes", [])
-    names = dict.fromkeys(name for node in differences for name in node)
-    if names:
+    # A dictionary without values keeps each name once, in order.
+    fact_names = dict.fromkeys(name for node in differences for name in node)
+    if fact_names:
         numbers = format_ranges(number for number, node in enumerate(differences) if node)
-        yield message("nodes_differ", nodes=numbers, names=", ".join(names))
+        yield message("nodes_differ", nodes=numbers, names=", ".join(fact_names))
 
 
 def find_throttling_shares(
@@ -530,6 +535,7 @@ def _find_replay_differences(measurement: Measurement) -> Iterator[Message]:
 def _find_machine_conditions(measurement: Measurement) -> Iterator[Message]:
     """Yield that other programs used the machine's cores or the run's devices."""
     environment = measurement.environment
+    # Share of the machine's CPU time that other programs used; None: not known.
     others_share = environment["others_cpu_share"]
     if others_share is not None and others_share > BUSY_SHARE:
         yield message("machine_busy", share=others_share)
@@ -546,7 +552,7 @@ def _find_training_conditions(measurement: Measurement) -> Iterator[Message]:
     resumes another one.
     """
     plan = measurement.plan
-    phases = [rank.phases["train"] for rank in measurement.ranks]
+    phases = [rank.phases["train"] for rank in measurement.ranks]  # steps after the warm-up
     num_ahead = plan.recipe.get("read_ahead_batches", 0)
     num_batches = phases[0].steps * plan.recipe["grad_accum_steps"]  # measured on each rank
     # Batches that are ready before measuring begins are trained without the time to read them.

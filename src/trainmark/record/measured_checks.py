@@ -82,7 +82,7 @@ def _compare_status(record: Record) -> Iterator[ComparedValue]:
     plan = record.plan
     yield ComparedValue("ranks", [rank.rank for rank in record.ranks], list(range(plan.world_size)))
     yield ComparedValue("status", record.status, cause.decide_status(record.cause))
-    if record.cause is not None:
+    if record.cause is not None:  # why the run did not pass
         yield from check_range("cause.rank", record.cause.rank, 0, plan.world_size - 1)
     if record.status not in _COMPLETE_STATUSES:
         return
@@ -131,6 +131,7 @@ def _compare_rank(record: Record, rank: RankEntry) -> Iterator[ComparedValue]:
     min_train_ns = rank.total_windows_ns + spans_ns["evaluate"]
     max_train_ns = min_train_ns + spans_ns["checkpoint"] + spans_ns["other"]
     yield from check_range("ranks.train_ns", rank.train_ns, min_train_ns, max_train_ns)
+    # In a run that was cut off, ranks may have ended after different numbers of steps.
     if record.status not in _COMPLETE_STATUSES:
         return
     yield ComparedValue("ranks.steps", rank.steps, record.counts.steps)
@@ -164,7 +165,7 @@ def _compare_with_limits(record: Record) -> Iterator[ComparedValue]:
     """Yield counts, memory and MFU above their limits, and the samples of the largest step.
 
     Limits follow from the recipe and from other values of the record. The largest step of a
-    complete run must have exactly the samples of the recipe's batch.
+    complete run of a case of Trainmark must have exactly the samples of the recipe's batch.
     """
     plan = record.plan
     counts = record.counts
@@ -222,6 +223,7 @@ def _compare_evaluation(record: Record, point: QualityPoint, place: str) -> Iter
     # What all ranks scored together: ``rows`` is the number of rows of the data, ``mean`` the mean
     # of their scores. None: a rank reported no scores.
     scored = point.scored
+    # Of a run that was cut off, the scores may lack rows.
     if scored is None or record.status not in _COMPLETE_STATUSES:
         return
     yield ComparedValue(f"{place}.scored.rows", scored["rows"], plan.data.eval_samples)
@@ -276,10 +278,11 @@ def _compare_lines(record: Record, telemetry: Telemetry) -> Iterator[ComparedVal
 
 
 def _compare_intervals(record: Record, telemetry: Telemetry) -> Iterator[ComparedValue]:
-    """Yield the intervals of readings, which must lie in the run and hold its windows.
+    """Yield the intervals of readings, which must lie in the run and be as long as its windows.
 
     ``run`` is from the launcher's start to the end of the last rank, ``train`` from the first
-    window to the last, and ``measured`` the part of ``train`` after the warm-up.
+    window to the last, and ``measured`` the part of ``train`` after the warm-up. A window is some
+    steps that are timed together.
     """
     intervals_s = telemetry.intervals_s
     walls_ns = [rank.wall_ns for rank in record.ranks if rank.wall_ns is not None]
@@ -304,6 +307,7 @@ def _compare_intervals(record: Record, telemetry: Telemetry) -> Iterator[Compare
         windows_ns = [
             sum(rank.phases[phase].windows_ns for phase in phase_names) for rank in record.ranks
         ]
+        # An interval holds the windows of every rank, also of the one whose windows take longest.
         length_s = end_s - start_s
         min_length_s = max(windows_ns) / 1e9
         if length_s < min_length_s and not isclose(length_s, min_length_s, rel_tol=_SUM_ROUNDING):
@@ -321,6 +325,7 @@ def _compare_use(use: Use, interval: tuple[float, float]) -> Iterator[ComparedVa
     start_s, end_s = interval
     for name, quantity in use.quantities.items():
         place = f"telemetry.{name}"
+        # A mean lies between the extremes, but for the rounding of its sum.
         nearest = move_into_range(quantity.mean, quantity.lowest, quantity.highest)
         if not isclose(quantity.mean, nearest, rel_tol=_SUM_ROUNDING):
             yield ComparedValue(f"{place}.mean", quantity.mean, nearest)

@@ -138,8 +138,13 @@ class Measurement:
 
     @cached_property
     def spans(self) -> Spans:
-        """Return the spans, which are the parts of the wall time, of the rank that ended last."""
-        last_rank = max(self.ranks, key=lambda rank: rank.wall_ns or 0)  # None: it never started
+        """Return the spans, which are the parts of the wall time, of the rank that ended last.
+
+        The training is divided further: into waiting for data, computing, and the rest of windows,
+        which are some steps that are timed together.
+        """
+        # A rank that never started has the wall time None.
+        last_rank = max(self.ranks, key=lambda rank: rank.wall_ns or 0)
         return Spans(
             rank=last_rank.rank,
             wall_ns=last_rank.wall_ns,
@@ -153,7 +158,10 @@ class Measurement:
 
     @cached_property
     def quality(self) -> Quality:
-        """Return the quality that the run ended with, against its target."""
+        """Return the quality that the run ended with, and whether it reaches the plan's target.
+
+        The last evaluation counts. Without a target, ``reached`` is None.
+        """
         plan = self.plan
         value: float | None = None
         num_samples: int | None = None

@@ -69,13 +69,13 @@ def compare_plan_values(record: Record) -> Iterator[ComparedValue]:
 
 @cache
 def _load_shipped_case(name: str) -> Case | None:
-    """Return a shipped case, read once in a process; None: it is not shipped."""
+    """Return a case that Trainmark comes with, read once in a process; None: there is none."""
     return cases.load(name) if cases.is_shipped(name) else None
 
 
 @cache
 def _load_sizes_module(name: str) -> Any:
-    """Return the module ``sizes`` of a case; None: it has none, or the case is not shipped.
+    """Return the module ``sizes`` of a case that Trainmark comes with; None: there is none.
 
     Its ``find_sizes`` computes from a recipe what the model's size and FLOPs must be.
     """
@@ -85,7 +85,7 @@ def _load_sizes_module(name: str) -> Any:
 
 
 def _compare_identity(record: Record) -> Iterator[ComparedValue]:
-    """Yield case, repeat and start, which must fit the run's id.
+    """Yield case, repeat and start, which must fit the run's id, and the number of repeats.
 
     The id is TIME-CASE-TOKEN or, with several launches, TIME-CASE-TOKEN-rREPEAT. TIME is when the
     run was planned. An id of another form is not compared.
@@ -98,7 +98,8 @@ def _compare_identity(record: Record) -> Iterator[ComparedValue]:
     yield ComparedValue("run_id", match["case"], plan.case)
     if match["repeat"]:
         yield ComparedValue("plan.repeat_index", plan.repeat_index, int(match["repeat"]))
-    # A run starts after it was planned, unless the clock was corrected, and may wait in a queue.
+    # A run starts after it was planned and may wait in a queue. If the clock was corrected in
+    # between, the start may seem to be earlier than the plan.
     planned = datetime.strptime(match["time"], "%Y%m%dT%H%M%SZ").replace(tzinfo=timezone.utc)
     started = datetime.fromisoformat(record.started).astimezone(timezone.utc)
     nearest = move_into_range(started, planned - _MAX_CLOCK_STEP, planned + _MAX_QUEUE)
@@ -130,6 +131,7 @@ def _compare_device(record: Record, vendor: Vendor) -> Iterator[ComparedValue]:
     is_local_cpu = vendor.counts_cores and plan.launcher == "local"
     for number, device in enumerate(record.environment["devices"]):
         facts: dict[str, Any] = dict(device or {})
+        # A rank that reported no vendor is not wrong: its vendor counts as that of the plan.
         yield ComparedValue(
             f"environment.devices[{number}].vendor", facts.get("vendor", vendor_name), vendor_name
         )
@@ -234,8 +236,8 @@ def _compare_model(record: Record, recipe: Recipe | None) -> Iterator[ComparedVa
     """Yield sizes and FLOPs of the model, which must follow from its recipe and fit in memory.
 
     Args:
-        recipe: of a shipped case; None: the case is not shipped, or the recipe has fields of
-            another version.
+        recipe: the plan's recipe, if Trainmark comes with the case; None: it does not, or the
+            recipe has fields of another version.
     """
     # Facts that rank 0 reported of its training, such as the number of parameters.
     job: dict[str, Any] = dict(record.environment["job"] or {})

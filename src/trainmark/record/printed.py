@@ -198,7 +198,10 @@ def find_in_printed(
 
 
 def _list_message_args(comparison: PrintedComparison) -> dict[str, str | float | None]:
-    """Return the arguments of a message that states the printed and the measured speed."""
+    """Return the arguments of a message that states the printed and the measured speed.
+
+    ``change`` is the relative difference of the measured speed from the printed one.
+    """
     return {
         "reported": comparison.reported,
         "unit": comparison.unit,
@@ -219,7 +222,7 @@ def _find_measured(
     phases = [rank.phases["train"] for rank in measurement.ranks]  # steps after the warm-up
     slowest_ns = max(phase.windows_ns for phase in phases)
     steps = phases[0].steps  # the same on all ranks, because they step together
-    median_step_s = figures["step_time_p50"].value
+    median_step_s = figures["step_time_p50"].value  # p50: the median
     if not slowest_ns or not steps or not median_step_s:
         return None
     mean_step_s = slowest_ns / steps / 1e9
@@ -243,12 +246,12 @@ def _find_measured(
 
 
 def _measure_whole_step_s(measurement: Measurement) -> float | None:
-    """Return the time of the whole training divided by its steps; None: no rank trained a step.
+    """Return the time of the whole training divided by its steps; None: no step was trained.
 
     The time includes warm-up, evaluations and checkpoints, and is that of the slowest rank.
     """
     times_ns = [rank.train_ns for rank in measurement.ranks if rank.train_ns]
-    steps = measurement.ranks[0].steps
+    steps = measurement.ranks[0].steps  # the same on all ranks, because they step together
     if not times_ns or not steps:
         return None
     return max(times_ns) / steps / 1e9
@@ -273,7 +276,7 @@ def _find_amount_of_step(
     """
     # The phase ``train`` has the measured steps, those after the warm-up.
     phases = [rank.phases["train"] for rank in measurement.ranks]
-    steps = phases[0].steps
+    steps = phases[0].steps  # the same on all ranks, because they step together
     num_ranks = len(phases)
     if quantity == "steps_per_second":
         return 1.0
@@ -292,7 +295,7 @@ def _find_amount_of_step(
     if quantity.startswith("samples"):
         amount = sum(phase.samples for phase in phases) / steps
     else:
-        amount = sum(phase.tokens for phase in phases) / steps
+        amount = sum(phase.tokens for phase in phases) / steps  # tokens without padding
     if not amount:  # it was not counted
         return None
     return amount / num_ranks if quantity.endswith("_per_device") else amount
@@ -303,6 +306,10 @@ def _explain_best_so_far(speed: PrintedSpeed, measured: _MeasuredQuantity) -> Me
 
     It does if no printed value is slower than an earlier one, and the last printed value is faster
     than the measured mean.
+
+    Args:
+        speed: the values of one quantity that the program printed.
+        measured: the same quantity as it was measured.
     """
     if not speed.is_best_so_far or speed.last is None:
         return None
@@ -369,7 +376,7 @@ def _predict_ratios(quantity: str, measurement: Measurement) -> Iterator[tuple[s
         quantity: the printed quantity, such as ``tokens_per_second_per_device``.
     """
     ranks = measurement.ranks
-    first_rank = ranks[0]
+    first_rank = ranks[0]  # stands for all ranks: they step together
     train = first_rank.phases["train"]  # sums over the steps after the warm-up
     # ``train.steps`` is above 0: without measured steps there is no measured speed to compare.
     micro_batches_per_step = train.micro_batches / train.steps
@@ -409,6 +416,11 @@ def _explain_other_formula(
     """Return why a printed MFU or FLOP/s differs: the peak or the FLOPs of a step are others.
 
     None: no such reason is known, or the quantity is neither MFU nor FLOP/s.
+
+    Args:
+        speed: the values of one quantity that the program printed.
+        measured: the same quantity as it was measured.
+        figures: figures of the measurement by name, such as ``MFU``.
     """
     assert speed.mean is not None, "callers pass only speeds with a value"
     printed_means = {x.quantity: x.mean for x in measurement.printed if x.mean is not None}
