@@ -87,7 +87,8 @@ def render_perflog(record: Record, folder: Path) -> str:
         folder: folder of the run, with its events.
 
     Raises:
-        RecordError: see ``read_moments``.
+        RecordError: the folder has no events, a line is not an event, or the events have more steps
+            than the record.
     """
     lines: list[str] = []
     for moment in read_moments(record, folder):
@@ -146,6 +147,8 @@ def _format_perflog_line(
 
 def _make_perflog_totals(record: Record) -> dict[str, Any]:
     """Return the value of ``FINISHED``: figures of the whole run."""
+    # Samples a second: `p_whole` over the training with its evaluations, `p_train` without the time
+    # of evaluations, `p_core` also without the time of waiting for data.
     return {
         "e2e_time": record.figure("e2e_time"),
         "train_time": record.figure("train_time"),
@@ -154,7 +157,7 @@ def _make_perflog_totals(record: Record) -> dict[str, Any]:
         "throughput(ips)_raw": record.figure("p_whole"),
         "throughput(ips)_no_eval": record.figure("p_train"),
         "throughput(ips)_pure_compute": record.figure("p_core"),
-        "converged": record.quality.reached,
+        "converged": record.quality.reached,  # whether the quality has reached the target
         "final_loss": record.figure("final_loss"),
         f"final_{record.quality.metric}": record.quality.value,
     }
@@ -171,7 +174,8 @@ def render_mlperf_log(record: Record, folder: Path) -> str:
         folder: folder of the run, with its events.
 
     Raises:
-        RecordError: see ``read_moments``; or the run continued from a checkpoint.
+        RecordError: the run continued from a checkpoint, the folder has no events, a line is not an
+            event, or the events have more steps than the record.
     """
     if record.plan.resumed:
         raise RecordError(
@@ -302,21 +306,23 @@ def read_moments(record: Record, folder: Path) -> Iterator[Moment]:
     """
     launch = _read_launch(folder)
     path = folder / name_rank_file(0)
-    # All events have the time of a monotonic clock; the launch event has the time since 1970 too.
+    # All events have the time of a monotonic clock. The launch event, which is in another file than
+    # those of rank 0, has the time since 1970 too; `shift_ns` is what lies between them.
     timeline = _Timeline(record, path, shift_ns=launch["unix_ns"] - launch["t_ns"])
     yield from timeline.iterate_moments(launch)
     for event in _read_events(path):
         yield from timeline.iterate_moments(event)
-    if timeline.epoch is not None:  # the training did not reach its end
+    # The end of the training sets the epoch to None.
+    if timeline.epoch is not None:
         no_event = {"file": path.name, "lineno": 0}  # lines count from 1: this moment has none
         yield timeline.make_moment("broke_off", timeline.last_ns, no_event)
 
 
 def _read_launch(folder: Path) -> LocatedEvent:
-    """Return the launch event of the machine of rank 0, which has the time of its clock.
+    """Return the launch event of rank 0's machine, which ties its clock to the time since 1970.
 
-    If there are nodes, it is that of the first node, whose clock may differ from the launcher's.
-    Without nodes that file is missing, so has no events, and the launcher's is read.
+    If a process on each node started the ranks, rank 0 is on the first node, whose clock may differ
+    from the launcher's. Otherwise the node has no file, and the launcher's file is read.
     """
     for path in (folder / name_node_file(0), folder / LAUNCHER_FILE):
         for event in _read_events(path):
@@ -349,20 +355,31 @@ class _Timeline:
         last_ns: time of the last moment, by the clock of the events.
     """
 
-    def __init__(self, record: Record, path: Path, *, shift_ns: int) -> None:
+    def __init__(self, record: Record, events_path: Path, *, shift_ns: int) -> None:
+        """Begin before the first event.
+
+        Args:
+            record: has the samples and the loss of each step.
+            events_path: file of the events of rank 0, as errors name it.
+            shift_ns: what is added to the time of an event, by its machine's monotonic clock, to
+                have the time since 1970.
+        """
         self.epoch: int | None = None  # None before the training and after its end
-        self.last_ns = 0  # time of the last moment, by the clock of the events
-        self._step = 0  # number of steps so far
-        # By number of steps: all samples until then, and the loss of the last step.
-        self._samples = [0, *accumulate(record.steps.samples)]
-        self._losses: list[float | None] = [None, *record.steps.loss]
-        self._path = path  # of the events, for errors
-        # What is added to the time of an event, by its machine's monotonic clock, to have the time
-        # since 1970.
+        # Time of the last moment that was returned, by the monotonic clock of the events.
+        self.last_ns = 0
+        self._num_steps = 0  # number of steps so far
+        # After so many steps: all samples until then, and the loss of the last step. Entry 0 is
+        # before the first step.
+        self._samples_by_num_steps = [0, *accumulate(record.steps.samples)]
+        self._losses_by_num_steps: list[float | None] = [None, *record.steps.loss]
+        self._events_path = events_path
         self._shift_ns = shift_ns
 
     def iterate_moments(self, event: LocatedEvent) -> Iterator[Moment]:
-        """Yield the moments of an event; events that no log has a line for give none."""
+        """Yield the moments of an event: what rank 0 did, and when.
+
+        Events that no log has a line for give none.
+        """
         # Events of something that lasts have a start and an end, others a single time.
         end_ns = event["end_ns"] if "end_ns" in event else event["t_ns"]
         match event["event"]:
@@ -376,7 +393,9 @@ class _Timeline:
                 yield self.make_moment("evaluation_start", event["start_ns"], event)
                 yield self.make_moment("evaluation_end", end_ns, event)
             case "trained":
-                if self.epoch is not None:  # the last epoch ended with the moment before
+                # The last epoch ended with the moment before. None: there was no window, so there
+                # is no epoch.
+                if self.epoch is not None:
                     yield self.make_moment("epoch_end", self.last_ns, event)
                 yield self.make_moment("trained", end_ns, event)
                 self.epoch = None
@@ -394,18 +413,19 @@ class _Timeline:
         yield self.make_moment("window_start", start_ns, event)
 
     def _count_steps(self, event: LocatedEvent) -> None:
-        """Count the steps of a window.
+        """Count the steps of a window, for each of which the event has a time.
 
         Raises:
             RecordError: the record has fewer steps.
         """
-        self._step += len(event["step_ns"])
-        num_recorded = len(self._samples) - 1  # it begins with the samples before the first step
-        if self._step > num_recorded:
+        self._num_steps += len(event["step_ns"])
+        # Entry 0 is before the first step.
+        num_recorded = len(self._samples_by_num_steps) - 1
+        if self._num_steps > num_recorded:
             raise RecordError(
-                f"up to this event there are {self._step} steps, but the record contains only "
+                f"up to this event there are {self._num_steps} steps, but the record contains only "
                 f"{num_recorded}",
-                where=f"{self._path}:{event['lineno']}",
+                where=f"{self._events_path}:{event['lineno']}",
                 rule="the events must belong to the record",
                 fix="run `trainmark verify` to list the differences",
             )
@@ -414,8 +434,9 @@ class _Timeline:
         """Return a moment, with the steps and samples counted so far.
 
         Args:
-            t_ns: its time by the clock of the events.
-            event: the event from which it follows.
+            kind: what rank 0 did.
+            t_ns: time of the moment by the clock of the events.
+            event: the event from which the moment follows.
         """
         self.last_ns = t_ns
         return Moment(
@@ -424,8 +445,8 @@ class _Timeline:
             file=event["file"],
             lineno=event["lineno"],
             epoch=self.epoch or 0,  # None outside of the training
-            step=self._step,
-            samples=self._samples[self._step],
-            loss=self._losses[self._step],
+            step=self._num_steps,
+            samples=self._samples_by_num_steps[self._num_steps],
+            loss=self._losses_by_num_steps[self._num_steps],
             quality=event.get("value"),  # only the event of an evaluation has one
         )

@@ -44,14 +44,20 @@ def _convert_cell(value: Value) -> Value:
 
 
 def build_record_table(records: Sequence[Record]) -> tuple[list[str], list[list[Value]]]:
-    """Return the names of the columns, and a row for each record; None: an unknown value."""
-    # By the name of a figure: those of all cases, then those that only one case has.
+    """Return the names of the columns, and a row for each record; None: an unknown value.
+
+    The first columns are ``COLUMNS``: facts that every record has, each with the function that
+    computes it. A column for each figure follows.
+    """
+    # By name of a figure, the name of its column: figures of all cases first, then those that only
+    # one case has.
     column_names = {name: name_column(name, spec.unit, spec) for name, spec in FIGURES.items()}
     for record in records:
+        # The declarations of the case's figures by name; its result page has its own ones.
         specs = record_figures.list_specs(record.plan.about.page)
         for name in sorted(record.figures.keys() - column_names.keys()):
             column_name = name_column(name, record.figures[name].unit, specs.get(name))
-            # Figures of two cases may have the same name of a column.
+            # The figures of two cases may differ, but have columns of the same name.
             if column_name in COLUMNS or column_name in column_names.values():
                 column_name = f"{column_name}_of_{record.plan.case}"
             column_names[name] = column_name
@@ -74,13 +80,16 @@ def render_csv(records: Sequence[Record]) -> str:
 
 
 def build_steps_table(records: Sequence[Record]) -> tuple[list[str], list[list[Value]]]:
-    """Return the names of the columns, and a row for each step of each record."""
+    """Return the names of the columns, and a row for each step of each record.
+
+    Time, loss and samples of a step are over all ranks: the time of the slowest one, the mean loss.
+    """
     rows: list[list[Value]] = []
     for record in records:
         steps = record.steps
         values = zip(steps.time_ns, steps.loss, steps.samples, strict=True)
         for number, (time_ns, loss, samples) in enumerate(values):
-            is_measured = number >= steps.warmup  # so many steps at the beginning are not
+            is_measured = number >= steps.warmup  # the first `warmup` steps are not measured
             rows.append([record.run_id, number, is_measured, time_ns / 1e9, loss, samples])
     return ["run_id", "step", "measured", "time_s", "loss", "samples"], rows
 
@@ -93,7 +102,8 @@ def convert_to_arrow(names: Sequence[str], rows: Sequence[Sequence[Value]]) -> p
     columns = {}
     for index, name in enumerate(names):
         values = [row[index] for row in rows]
-        # A figure that no row has is still a column of floats; of others Arrow finds the type.
+        # Columns that are no figures have a declared type. A column of a figure has none: Arrow
+        # finds its type from the values (None), or it is of floats if no row has a value.
         default_type: Any = float if all(value is None for value in values) else None
         column_type = COLUMN_TYPES.get(name, default_type)
         columns[name] = pa.array(values, arrow_types.get(column_type))
@@ -119,7 +129,9 @@ def render_json(records: Sequence[Record]) -> str:
 
 
 def render_index(records: Sequence[Record]) -> str:
-    """Return the index records of each run, one JSON line each, which result collections import.
+    """Return the index records of each run, one JSON line each.
+
+    An index record is the result of one case in the form that result collections import.
 
     Raises:
         RecordError: a case has no mission, so that it has no index record.
@@ -159,7 +171,9 @@ def render_text(form: str, records: Sequence[Record], paths: Sequence[str]) -> s
     """Return records in one of ``RECORD_FORMS`` or ``LOG_FORMS``.
 
     Args:
-        paths: path from which each record was read; a log needs the events beside it.
+        form: name of the form, such as ``csv``.
+        paths: for each record, its file or the folder of its run. A log is made from the events in
+            this folder.
 
     Raises:
         UsageError: a log of several runs, or of none.

@@ -66,12 +66,15 @@ class Following:
         self._reader = RunReader(read_plan(self.run_dir), self.run_dir)
 
     def poll(self) -> None:
-        """Hand over the points since the last call; after a fault, only after some time."""
+        """Hand the points since the last call to the backend.
+
+        After a fault of the backend, calls do nothing until ``RETRY_S`` seconds are over.
+        """
         if self.fault is None or self.clock() >= self._next_try_s:
             self._try(self._send_new_points)
 
     def finish(self) -> None:
-        """Hand over the points that are left of a run that has ended, and its result."""
+        """Hand the remaining points of a run that has ended, and its result, to the backend."""
         self._try(self._send_rest_and_result)
         self._release_lock()
 
@@ -85,16 +88,17 @@ class Following:
         return is_locked(self.run_dir) or self._reader.waits_for_nodes
 
     def _try(self, hand_over: Callable[[], None]) -> None:
-        """Call a function; note a fault of the backend, after which the next try starts anew.
+        """Call ``hand_over``, and keep the fault of the backend if it raises.
 
         Args:
-            hand_over: hands points to the backend.
+            hand_over: reads points from the run's files and hands them to the backend.
         """
         try:
             hand_over()
         except Exception as error:  # noqa: BLE001 - a backend may raise anything
             self.fault = shorten_fault(error)
-            # The backend is opened again, and gets the run from its beginning.
+            # The next try opens the backend again, reads the run from its beginning and hands over
+            # all its points.
             self._backend = None
             self._reader = RunReader(read_plan(self.run_dir), self.run_dir)
             self._next_try_s = self.clock() + RETRY_S
@@ -106,11 +110,12 @@ class Following:
             self._send_points(points)
 
     def _send_rest_and_result(self) -> None:
-        """Hand over what is left of a run that has ended, and its result unless it never began."""
+        """Hand the remaining points of a run that has ended to the backend, then its result."""
         self._send_new_points()
-        rest = self._reader.take_rest()  # steps that some ranks did not reach
+        rest = self._reader.take_rest()  # points of the last steps, which some ranks did not reach
         if rest:
             self._send_points(rest)
+        # A run whose launcher wrote no event has nothing to hand over: no backend is opened.
         if self._reader.is_started:
             self._get_backend().finish(self._reader.read_result())
             self.is_complete = True
@@ -160,6 +165,7 @@ class FollowedRuns:
     """Several runs on their way to several backends, in this process.
 
     Args:
+        folders: folders of the runs.
         wait: waits for some seconds between two polls of runs that are under way.
     """
 
@@ -168,10 +174,12 @@ class FollowedRuns:
     wait: Callable[[float], None] = time.sleep
 
     def iterate_done(self) -> Iterator[Following]:
-        """Yield the following of each run to each target once the run has ended.
+        """Hand each run to each target; yield each such pair once the run has ended.
 
-        Its ``is_complete`` or its ``fault`` tells whether the run was handed over.
+        The ``is_complete`` of a pair tells whether the whole run was handed over, and its ``fault``
+        why it was not.
         """
+        # A program is imported once and then opened for each run.
         backends = [(target, load_backend(target)) for target in self.targets]
         waiting: list[Following] = []
         for folder in self.folders:
@@ -188,7 +196,7 @@ class FollowedRuns:
                     yield following
             waiting = still_under_way
             if waiting:
-                self.wait(POLL_S)
+                self.wait(POLL_S)  # sleeps, unless a caller gave another function
 
 
 def shorten_fault(error: BaseException) -> str:

@@ -91,8 +91,8 @@ class Backend(Protocol):
 def describe_settings(plan: Plan) -> dict[str, Setting]:
     """Return the planned settings as plain values, which every backend accepts.
 
-    Settings of the recipe that have a slash are left out, because they may name folders of this
-    machine.
+    Settings of the recipe whose value has a slash are left out, because they may name folders of
+    this machine.
     """
     facts: dict[str, Setting] = {
         "case": plan.case,

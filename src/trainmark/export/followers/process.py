@@ -38,8 +38,10 @@ class _Report:
         # what the program prints to the original one is dropped.
         self._descriptor = os.dup(sys.stdout.fileno())
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        # Two threads may send an outcome at the same time: the main thread at the end of its work,
+        # and the thread that ends a process that is too slow. Only the first outcome is sent.
         self._lock = threading.Lock()
-        self._is_sent = False  # whether the outcome was sent: only the first one is
+        self._is_outcome_sent = False
 
     def send_ready(self) -> None:
         """Tell the launcher that nothing more is imported."""
@@ -53,8 +55,8 @@ class _Report:
             arguments: of this sentence.
         """
         with self._lock:
-            if not self._is_sent:
-                self._is_sent = True
+            if not self._is_outcome_sent:
+                self._is_outcome_sent = True
                 self._write({"code": code, **arguments})
 
     def _write(self, line: dict[str, Any]) -> None:
@@ -81,29 +83,34 @@ class _RunEnd:
 
 
 def follow_process(run_dir: Path, target: FollowTarget, patience_s: float) -> None:
-    """Follow one run to its end.
+    """Hand one run to a backend, such as MLflow, while it is measured, until its end.
 
     Args:
-        patience_s: time for what is left to hand over when the run has ended.
+        run_dir: folder of the run, which the launcher creates later.
+        target: the backend, and the place in it.
+        patience_s: how many seconds after the end of the run this process may still hand points
+            over.
     """
-    for number in (signal.SIGINT, signal.SIGHUP):  # meant for the launcher
+    # These signals stop the launcher. This process ends after the run, when all is handed over.
+    for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     report = _Report()
     run_end = _RunEnd()
     try:
         open_backend = load_backend(target)
-    except Exception as error:  # noqa: BLE001 - a foreign program is imported
+    except Exception as error:  # noqa: BLE001 - the import of a foreign program may raise anything
         report.send_outcome("failed", text=shorten_fault(error), step=0)
         return
-    lower_priority(_NICENESS)  # from now on ranks work beside it
+    lower_priority(_NICENESS)  # from now on ranks work on the same cores
     report.send_ready()
+    # The run has begun once its folder has the launcher's file of events and the plan.
     while not (run_dir / LAUNCHER_FILE).exists() or not (run_dir / PLAN_FILE).exists():
         if run_end.event.wait(POLL_S):
             report.send_outcome(code=None)  # the run did not begin
             return
     _redirect_output(run_dir / f"log.follow.{target.backend}.txt")
     following = Following(run_dir, target, open_backend)
-    # A backend may hang: the thread then ends this process.
+    # A backend may hang in the main thread. Then this thread ends the process.
     exit_if_late = partial(_exit_after_patience, run_end, following, report, patience_s)
     threading.Thread(target=exit_if_late, daemon=True).start()
     while not run_end.event.wait(POLL_S):
@@ -118,7 +125,8 @@ def follow_process(run_dir: Path, target: FollowTarget, patience_s: float) -> No
 def _redirect_output(path: Path) -> None:
     """Send what the backend's program prints to a log from now on.
 
-    If the log cannot be opened, the text stays lost: both streams lead to the null device.
+    Until now, standard output and standard error lead to the null device. If the log cannot be
+    opened, they still do, and what the program prints is lost.
     """
     with suppress(OSError):
         log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
@@ -132,6 +140,11 @@ def _exit_after_patience(
     """End this process ``patience_s`` after the run, whatever the backend does.
 
     It runs in a thread of its own. If the main thread is done before, the process ends with it.
+
+    Args:
+        run_end: waits for the end of the run.
+        following: the work of the main thread, which hands the run to the backend.
+        report: tells the launcher that the backend was too slow.
     """
     run_end.event.wait()
     time.sleep(patience_s)

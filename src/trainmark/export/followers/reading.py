@@ -71,33 +71,35 @@ class StepSum:
     """A step as the ranks reported it until now."""
 
     num_ranks: int = 0
-    step_ns: int = 0  # of the slowest rank
+    slowest_ns: int = 0  # time of the slowest rank
     loss_sum: float = 0.0
     samples: int = 0
-    first_rank: int | None = None  # the lowest one that reported it; None: no rank did
-    end_ns: int = 0  # on the clock of ``first_rank``
-    windows: list[Window] = field(default_factory=list)  # that end with this step
+    lowest_rank: int | None = None  # that reported the step; None: no rank did
+    end_ns: int = 0  # on the clock of ``lowest_rank``
+    # Windows of ranks that end with this step.
+    ended_windows: list[Window] = field(default_factory=list)
 
     def add(self, rank: int, window: Window, offset: int, end_ns: int) -> None:
-        """Add one rank's step.
+        """Add one rank's part of this step.
 
         Args:
-            rank: its number.
-            window: of the rank.
-            offset: index of the step in the window.
-            end_ns: end of the step on the rank's clock.
+            rank: number of the rank.
+            window: steps of the rank that it reported together; its lists have an entry for each.
+            offset: index of this step in the window.
+            end_ns: end of this step on the rank's clock.
         """
         samples = window.samples[offset]
-        loss = window.loss[offset]
+        loss = window.loss[offset]  # mean over the rank's samples
         self.num_ranks += 1
-        self.step_ns = max(self.step_ns, window.step_ns[offset])
+        self.slowest_ns = max(self.slowest_ns, window.step_ns[offset])
         if samples:  # a rank without samples has no loss
-            # A loss that is not finite is None: then the mean is not finite either.
+            # None: the loss is not finite. Then the sum over all ranks is not finite either.
             self.loss_sum += (nan if loss is None else loss) * samples
         self.samples += samples
-        # The step ends at the time of the lowest rank that reports it.
-        if self.first_rank is None or rank < self.first_rank:
-            self.first_rank = rank
+        # Ranks on other machines have other clocks, so one rank gives the end of the step: the
+        # lowest one that reports it. For a step that all ranks report, it is rank 0.
+        if self.lowest_rank is None or rank < self.lowest_rank:
+            self.lowest_rank = rank
             self.end_ns = end_ns
 
 
@@ -114,18 +116,21 @@ class _Ranks:
             EventTail(run_dir / name_rank_file(rank), _CHUNK_BYTES)
             for rank in range(plan.world_size)
         ]
-        self._facts: dict[int, Facts] = {}  # by rank
+        self._facts_by_rank: dict[int, Facts] = {}  # reported before training
         self._steps: dict[int, StepSum] = {}  # incomplete ones, by number
         # Dense peak of one device. None: ranks have not reported their devices, or it is not known.
         self._peak_flops_per_s: float | None = None
-        # A run that resumes another counts on from its steps and samples.
+        # A run that resumes an earlier one counts on from the steps and samples of that.
         progress = None if plan.resumed is None else plan.resumed.progress
-        self._steps_before = 0 if progress is None else progress.steps
+        self._num_earlier_steps = 0 if progress is None else progress.steps
         self._samples_so_far = 0 if progress is None else progress.samples
-        self.num_steps = self._steps_before
+        self.num_steps = self._num_earlier_steps
 
     def read_new(self, shift_ns: int) -> _NewPoints:
         """Read a chunk of each rank's events; return the points of steps, then of evaluations.
+
+        A rank reports facts of its device once before the training (``Facts``), then the steps
+        between two synchronisations (``Window``) and the evaluations (``Evaluate``).
 
         Args:
             shift_ns: what is added to the clock of the first machine with ranks to have the time
@@ -137,7 +142,7 @@ class _Ranks:
             for event in tail.read_new():
                 num_events += 1
                 if isinstance(event, Facts):
-                    self._facts[rank] = event
+                    self._facts_by_rank[rank] = event
                 elif isinstance(event, Window):
                     self._add_window(rank, event)
                 elif isinstance(event, Evaluate) and rank == 0:  # all ranks report the same
@@ -151,9 +156,9 @@ class _Ranks:
         Only the end of a window is a time that the host has read. So the ends of its steps are
         computed from the last one backwards.
         """
-        # ``first_step``: steps of this run before the window. An earlier run that it resumes may
-        # have trained others before.
-        first_number = self._steps_before + window.first_step + 1
+        # ``first_step``: number of steps of this run before the window. If the run resumes an
+        # earlier one, steps are counted on from that.
+        first_number = self._num_earlier_steps + window.first_step + 1
         last_offset = len(window.step_ns) - 1
         end_ns = window.end_ns
         for offset in range(last_offset, -1, -1):
@@ -161,7 +166,7 @@ class _Ranks:
             step.add(rank, window, offset, end_ns)
             end_ns -= window.step_ns[offset]
         # The point of this step also gets what is only known of the whole window, such as the MFU.
-        self._steps[first_number + last_offset].windows.append(window)
+        self._steps[first_number + last_offset].ended_windows.append(window)
 
     def _take_complete_steps(self, shift_ns: int) -> list[Point]:
         """Remove the steps that all ranks have reported, and return their points in order.
@@ -182,34 +187,39 @@ class _Ranks:
         return [self._take_step(number, shift_ns) for number in sorted(self._steps)]
 
     def _take_step(self, number: int, shift_ns: int) -> Point:
-        """Return the point of a step, which is not kept any longer.
+        """Remove a step, and return its point.
 
         Args:
+            number: of the step.
             shift_ns: what is added to a time of the ranks' events to have the time since 1970.
         """
         step = self._steps.pop(number)
         self.num_steps = number
         self._samples_so_far += step.samples
         values = {
+            # `loss_sum` is over the samples of all ranks; it is 0 if there are none.
             "train/loss": step.loss_sum / max(step.samples, 1),
             "train/samples": float(self._samples_so_far),
-            "perf/step_time_seconds": step.step_ns / NS_PER_S,
+            "perf/step_time_seconds": step.slowest_ns / NS_PER_S,
         }
-        if step.step_ns:
-            values["perf/samples_per_second"] = step.samples * NS_PER_S / step.step_ns
-        if len(step.windows) == step.num_ranks:  # the step ends a window, on all ranks
-            values |= self._measure_window(step.windows, number)
+        if step.slowest_ns:
+            values["perf/samples_per_second"] = step.samples * NS_PER_S / step.slowest_ns
+        if len(step.ended_windows) == step.num_ranks:
+            # The step is the last one of a window on each rank that reported it.
+            values |= self._measure_window(step.ended_windows, number)
         return Point(axis=TRAIN_STEP, number=number, unix_ns=step.end_ns + shift_ns, values=values)
 
     def _measure_window(self, windows: list[Window], number: int) -> dict[str, float]:
-        """Return what is only known of a whole window, over all ranks that reported it.
+        """Return values that are only known of a whole window, by the names of their series.
 
         Args:
-            windows: of each of these ranks.
-            number: of the last step in the windows.
+            windows: the same window on each rank that reported it.
+            number: number of the last step in the window.
         """
         values: dict[str, float] = {}
-        steps_per_epoch = self._facts[0].steps_per_epoch if 0 in self._facts else 0  # 0: unknown
+        # What rank 0 reported before the training. Its number of steps is 0 if it is not known.
+        facts = self._facts_by_rank.get(0)
+        steps_per_epoch = 0 if facts is None else facts.steps_per_epoch
         if steps_per_epoch:
             values["train/epoch"] = number / steps_per_epoch
         values |= self._measure_rates(windows)
@@ -219,9 +229,12 @@ class _Ranks:
             values["perf/data_wait_percent"] = 100 * wait_ns / step_ns
         used_bytes = [window.used_bytes for window in windows if window.used_bytes is not None]
         if used_bytes:
-            # As in a record: if ranks report the memory of their processes, it adds up; if they
-            # report that of their devices, the highest use counts.
-            is_of_processes = all(x.memory_scope == "process" for x in self._facts.values())
+            # `memory_scope`: whether a rank reports the memory of its process or of its whole
+            # device. As in a record, memory of processes adds up, and of devices the highest use
+            # counts.
+            is_of_processes = all(
+                rank_facts.memory_scope == "process" for rank_facts in self._facts_by_rank.values()
+            )
             total_bytes = sum(used_bytes) if is_of_processes else max(used_bytes)
             values["memory/used_gib"] = total_bytes / _GIB
         return values
@@ -254,7 +267,8 @@ class _Ranks:
         """Return the dense peak of a device in FLOP/s, if all ranks have the same one."""
         if self._peak_flops_per_s is None:
             # By now all ranks have reported their device, which they do before the first window.
-            devices = [facts.device for facts in self._facts.values()]
+            # `peak_tflops`: the peak that the user gave; None: the published one is looked up.
+            devices = [facts.device for facts in self._facts_by_rank.values()]
             precision = self._plan.recipe["precision"]
             self._peak_flops_per_s = find_peak(devices, precision, self._plan.peak_tflops).value
         return self._peak_flops_per_s
@@ -269,8 +283,10 @@ class _Ranks:
             "eval/time_seconds": (event.end_ns - event.start_ns) / NS_PER_S,
             "eval/samples": float(event.samples),
         }
+        # `metric` names the quality on which the case's target is set; `detail` has further ones.
         qualities = {self._plan.about.metric: event.value} | event.detail
-        # ``event.parts``: qualities of groups of rows, by kind of group and name of the group.
+        # `parts`: the quality of groups of the evaluated samples, by kind of group and then by name
+        # of the group.
         for kind, qualities_of_groups in event.parts.items():
             for name, value in qualities_of_groups.items():
                 qualities[f"{kind}_{name}"] = value
@@ -278,7 +294,7 @@ class _Ranks:
             if value is not None:
                 values[f"eval/{format_name(name)}"] = value
         # A run that resumes another counts on from the steps of the earlier one.
-        number = self._steps_before + event.step
+        number = self._num_earlier_steps + event.step
         return Point(axis=EVAL_STEP, number=number, unix_ns=event.end_ns + shift_ns, values=values)
 
 
@@ -295,31 +311,33 @@ class _Machine:
     """
 
     def __init__(self, run_dir: Path, node: int | None, prefix: str) -> None:
-        # The process that launched ranks on the machine, and the one that samples its devices,
-        # write a file each. ``node`` None: the machine of the launcher.
+        # Two processes of the machine write a file of events each: the one that starts its ranks,
+        # and the one that samples its devices. `node` is the machine's number; None: the machine of
+        # the launcher.
         process_file = LAUNCHER_FILE if node is None else name_node_file(node)
-        self._process = EventTail(run_dir / process_file, _CHUNK_BYTES)
-        self._sampler = EventTail(run_dir / name_telemetry_file(node), _CHUNK_BYTES)
+        self._process_events = EventTail(run_dir / process_file, _CHUNK_BYTES)
+        self._sampler_events = EventTail(run_dir / name_telemetry_file(node), _CHUNK_BYTES)
         self._prefix = prefix  # of the names of the machine's series, for example `sys/node0/`
         self._num_readings = {"host": 0, "gpu": 0}  # so far; they number the points of each kind
-        self.launch: Launch | None = None
-        self.is_finished = False
+        self.launch: Launch | None = None  # the event of its launch; None: not read yet
+        self.is_finished = False  # whether the process that starts the ranks has reported its end
 
     @property
     def shift_ns(self) -> int | None:
-        """Return what is added to its monotonic clock to have the time since 1970.
+        """Return what is added to the machine's monotonic clock to have the time since 1970.
 
-        None: not known yet, because the launch event was not read, which has both times.
+        The launch event has both times. None: this event was not read yet.
         """
         return None if self.launch is None else self.launch.unix_ns - self.launch.t_ns
 
     def read_new(self) -> _NewPoints:
         """Read a chunk of each of the two files of the machine, and return the sampler's points.
 
-        The sampler's file is read only after the launch event. This event has the time since 1970,
-        from which the points get theirs.
+        One file is of the process that starts the ranks, the other of the sampler, which reads the
+        devices and the host. The sampler's file is read only after the launch event. This event has
+        the time since 1970, from which the points get theirs.
         """
-        events = self._process.read_new()
+        events = self._process_events.read_new()
         for event in events:
             if isinstance(event, Launch):
                 self.launch = event
@@ -327,7 +345,7 @@ class _Machine:
                 self.is_finished = True
         if self.launch is None:
             return _NewPoints([], len(events))  # the number tells whether there may be more to read
-        samples = self._sampler.read_new()
+        samples = self._sampler_events.read_new()
         points = [
             self._make_reading(sample)
             for sample in samples
@@ -336,13 +354,16 @@ class _Machine:
         return _NewPoints(points, len(events) + len(samples))
 
     def _make_reading(self, event: DevicesEvent | HostEvent) -> Point:
-        """Return the point of a reading, at the middle of the time that the reading took."""
+        """Return the point of a reading, at the middle of the time that the reading took.
+
+        Args:
+            event: a reading of all devices of the machine, or of the host, at its end.
+        """
         shift_ns = self.shift_ns
         assert shift_ns is not None, "samples are read after the launch"
-        # The host and the devices are read independently, so their readings are numbered apart. The
-        # axis says which of them the number counts. `_prefix` names the machine, as `sys/`.
-        # Series of the host stand directly below it, as `sys/power_watts`, and so does its axis.
-        # Series of a device stand below `sys/gpu0`; one axis, below `sys/gpu`, is for all devices.
+        # The host and the devices are read independently, so each has an axis that numbers its
+        # readings. All devices share one axis. With the prefix `sys/`, which names the machine, the
+        # axis of the host is `sys/reading`, and that of the devices `sys/gpu/reading`.
         if isinstance(event, HostEvent):
             kind = "host"
             axis = f"{self._prefix}reading"
@@ -394,9 +415,9 @@ class RunReader:
     def __init__(self, plan: Plan, run_dir: Path) -> None:
         self._plan = plan
         self._run_dir = run_dir
-        # What ranks write, and what is written on the machine of the launcher and on each node. The
-        # prefix begins the names of a machine's series. There are only nodes if a process on each
-        # of them starts the ranks, not the launcher itself.
+        # Ranks write events, and so do other processes on the launcher's machine and on each node.
+        # The prefix begins the names of a machine's series. `node_processes` is 0 if the launcher
+        # itself starts the ranks: then there are no nodes.
         self._ranks = _Ranks(plan, run_dir)
         self._launcher = _Machine(run_dir, node=None, prefix="sys/")
         self._nodes = [
@@ -448,7 +469,7 @@ class RunReader:
 
     @property
     def num_steps(self) -> int:
-        """Return the number of the last step whose point was returned."""
+        """Return the number of the last step whose point this reader has returned."""
         return self._ranks.num_steps
 
     def take_rest(self) -> list[Point]:
@@ -478,6 +499,7 @@ class RunReader:
         if not (self._run_dir / RECORD_FILE).exists():
             return None
         record = read_record(self._run_dir)
+        # By name of a figure, its declaration, which may name its column in tables.
         specs = list_specs(record.plan.about.page)
         figures = {
             f"final/{name_column(name, entry.unit, specs.get(name))}": entry.value
@@ -485,6 +507,7 @@ class RunReader:
             if entry.value is not None
         }
         assert self._launcher.launch is not None, "a run with a record has started"
+        # The time of the result is the start of the launcher plus the end-to-end time.
         wall_s = record.figure("e2e_time") or 0.0
         return RunResult(
             status=record.status,

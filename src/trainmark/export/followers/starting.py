@@ -139,7 +139,7 @@ class Followers:
                     str(target),
                     str(self.patience_s),
                 ),
-                # They keep the working directory off the import path.
+                # With the variables Python does not import modules from the working directory.
                 env=os.environ | SAFE_PATH_VARIABLES,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
@@ -157,18 +157,20 @@ class Followers:
     ) -> None:
         """Tell the followers that the run has ended, and wait for their end."""
         self.end_inputs()
-        # A follower ends by itself after its patience; one that does not is killed.
+        # A follower ends by itself `patience_s` after the run; one that does not is killed.
         deadline_s = time.monotonic() + self.patience_s + _KILL_PATIENCE_S
         for follower in self._followers:
             follower.wait(deadline_s)
 
     def wait_until_ready(self, stop: StopRequest) -> None:
-        """Wait until the followers have imported their programs, so that no rank waits for a core.
+        """Wait until each follower has imported its program, such as TensorBoard.
 
-        A program that takes longer than ``READY_PATIENCE_S`` is not waited for.
+        The ranks start after that, so that they do not share the cores with the imports. A program
+        whose import takes longer than ``READY_PATIENCE_S`` is not waited for.
 
         Args:
-            stop: a signal that stops the run ends the wait, too.
+            stop: names the signal that asks to stop the run, which also ends the wait; its
+                ``signal_name`` is None if there was no signal.
         """
         deadline_s = time.monotonic() + READY_PATIENCE_S
         for follower in self._followers:

@@ -93,8 +93,12 @@ def parse_targets(words: Iterable[str], *, where: str = OPTION) -> list[FollowTa
 def require_backends(targets: Iterable[FollowTarget], *, where: str = OPTION) -> None:
     """Refuse a target whose program is not installed.
 
+    Args:
+        where: where the targets come from, as an error names it.
+
     Raises:
-        EnvironmentFault: a package is missing; the error names the extra that installs it.
+        EnvironmentFault: packages of a target are missing. The error names the first one, and the
+            extra that installs all of them.
     """
     for target in targets:
         missing = list_missing_packages(target)
@@ -122,7 +126,10 @@ def _list_packages(target: FollowTarget) -> tuple[str, ...]:
 
 
 def load_backend(target: FollowTarget) -> OpenBackend:
-    """Import what a target needs; return its class, which opens it for a run."""
+    """Import the program of a target, such as MLflow; return the class that hands runs to it.
+
+    The class is constructed with facts of a run and the target's destination.
+    """
     module = import_module(f"trainmark.export.followers.backends.{target.backend}")
     module.prepare(target.destination)
     backend_class: OpenBackend = getattr(module, BACKENDS[target.backend].class_name)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from trainmark.export.followers.points import FollowedRun, Point, RunResult
 
-_TAG = "trainmark.run_id"
+_RUN_ID_TAG = "trainmark.run_id"
 _NS_PER_MS = 1_000_000
 _MAX_METRICS = 1000  # of one request
 _MAX_PARAMETERS = 100  # of one request
@@ -27,6 +27,8 @@ _RETRY_VARIABLES = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1", "MLFLOW_HTTP_REQUEST
 
 def prepare(destination: str | None) -> None:
     """Import what takes long, and have MLflow make the tables of a database that is new.
+
+    To have the tables made, it looks up the experiment that gets the runs.
 
     Args:
         destination: a tracking URI; None: MLflow's default.
@@ -52,11 +54,18 @@ class MLflow:
     """Logs the points of one run."""
 
     def __init__(self, run: FollowedRun, destination: str | None) -> None:
+        """Create the run in MLflow, or find the one that an earlier process created.
+
+        Args:
+            run: its id, its start and its settings.
+            destination: a tracking URI; None: MLflow's default.
+        """
         from mlflow import MlflowClient
 
         self._client = MlflowClient(tracking_uri=destination)
         self._run_id, is_new = self._open_run(run)
-        # The last number of each metric that the run has from an earlier following.
+        # By name of a metric: the highest step whose value MLflow has from an earlier process that
+        # handed over the same run.
         self._last_numbers: dict[str, int] = {}
         if not is_new:
             for name in self._client.get_run(self._run_id).data.metrics:
@@ -64,7 +73,13 @@ class MLflow:
                 self._last_numbers[name] = max(metric.step for metric in history)
 
     def _open_run(self, run: FollowedRun) -> tuple[str, bool]:
-        """Return the id of the run in MLflow, and whether it was created now."""
+        """Return the id of the run in MLflow, and whether it was created now.
+
+        A run of MLflow has the id of our run as a tag, by which it is found again.
+
+        Args:
+            run: its id, its start and its settings.
+        """
         from mlflow.entities import Param
 
         client: Any = self._client
@@ -74,48 +89,60 @@ class MLflow:
             experiment_id = client.create_experiment(name)
         else:
             experiment_id = experiment.experiment_id
-        existing_runs = client.search_runs([experiment_id], f"tags.`{_TAG}` = '{run.run_id}'")
+        existing_runs = client.search_runs(
+            [experiment_id], f"tags.`{_RUN_ID_TAG}` = '{run.run_id}'"
+        )
         if existing_runs:
             return existing_runs[0].info.run_id, False
         created_run = client.create_run(
             experiment_id,
             start_time=run.started_unix_ns // _NS_PER_MS,
-            tags={_TAG: run.run_id},
+            tags={_RUN_ID_TAG: run.run_id},
             run_name=run.run_id,
         )
         run_id = created_run.info.run_id
         parameters = [
             Param(key, str(value)[:_MAX_VALUE_CHARS]) for key, value in run.settings.items()
         ]
+        # MLflow accepts only so many parameters in one request.
         for start in range(0, len(parameters), _MAX_PARAMETERS):
             client.log_batch(run_id, params=parameters[start : start + _MAX_PARAMETERS])
         return run_id, True
 
     def log(self, points: Sequence[Point]) -> None:
-        """Add the points that the run lacks."""
+        """Add the points that MLflow's run lacks.
+
+        It may have some from an earlier process that handed over the same run: of each metric those
+        up to its ``_last_numbers``.
+        """
         from mlflow.entities import Metric
 
         metrics = [
             Metric(name, value, point.unix_ns // _NS_PER_MS, point.number)
             for point in points
             for name, value in point.values.items()
-            if point.number > self._last_numbers.get(name, -1)  # -1: the run has no such metric yet
+            if point.number > self._last_numbers.get(name, -1)  # -1: MLflow has no such metric
         ]
+        # MLflow accepts only so many metrics in one request.
         for start in range(0, len(metrics), _MAX_METRICS):
             self._client.log_batch(self._run_id, metrics=metrics[start : start + _MAX_METRICS])
 
     def finish(self, result: RunResult | None) -> None:
-        """Add the final figures and end the run."""
+        """Add the final figures and end the run.
+
+        Args:
+            result: how the run ended, and its figures by name; None: it has no record.
+        """
         from mlflow.entities import Metric
 
-        if result is None:  # the run has no record
+        if result is None:
             self._client.set_terminated(self._run_id, "KILLED")
             return
         time_ms = result.unix_ns // _NS_PER_MS
         figures = [
             Metric(name, value, time_ms, result.num_steps)
             for name, value in result.figures.items()
-            if name not in self._last_numbers  # a run that is followed again may have them
+            if name not in self._last_numbers  # MLflow may have them from an earlier process
         ]
         self._client.log_batch(self._run_id, metrics=figures)
         self._client.set_tag(self._run_id, "trainmark.status", result.status)

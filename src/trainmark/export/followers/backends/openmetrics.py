@@ -51,9 +51,15 @@ class OpenMetrics:
         self._write_file()
 
     def log(self, points: Sequence[Point]) -> None:
-        """Replace the file by one with the newest values."""
+        """Replace the file by one with the newest values.
+
+        Args:
+            points: values by the name of their series, each with its number on an axis.
+        """
         for point in points:
-            if point.axis == TRAIN_STEP:  # the file has no axis: the number is a metric of its own
+            # The file has values without axes. So that it tells how far the training is, the number
+            # of the step is a metric of its own.
+            if point.axis == TRAIN_STEP:
                 self._set_series(TRAIN_STEP, point.number)
             for name, value in point.values.items():
                 self._set_series(name, value)
@@ -73,17 +79,20 @@ class OpenMetrics:
         self._write_file()
 
     def _set_series(self, name: str, value: float) -> None:
-        """Set the gauge of a series; the device and the machine of a reading are labels."""
+        """Set the gauge of a series, such as ``train/loss`` or ``sys/node1/gpu0/power_watts``.
+
+        The second one is a reading of a machine. Its gauge has the name without ``node1`` and with
+        ``gpu`` for ``gpu0``; the numbers of the node and of the device are labels.
+        """
         labels: dict[str, str] = {}
-        # None: not a series of a machine. Else its parts: of `sys/node1/gpu0/power_watts` the node
-        # 1, the gpu 0 and the quantity `power_watts`. A series of the host has no gpu.
-        reading = _READING.fullmatch(name)
-        if reading is not None:
-            kind = "gpu" if reading["gpu"] is not None else "host"
-            name = f"sys/{kind}/{reading['quantity']}"
-            labels["node"] = reading["node"] or "0"  # without one: the launcher's machine
+        parts = _READING.fullmatch(name)  # None: the series is no reading of a machine
+        if parts is not None:
+            # `sys/power_watts` has no gpu: it is of the host.
+            kind = "gpu" if parts["gpu"] is not None else "host"
+            name = f"sys/{kind}/{parts['quantity']}"
+            labels["node"] = parts["node"] or "0"  # without a node: the launcher's machine
             if kind == "gpu":
-                labels["gpu"] = reading["gpu"]
+                labels["gpu"] = parts["gpu"]
         self._set_gauge(f"trainmark_{re.sub('[^a-zA-Z0-9_]', '_', name)}", value, **labels)
 
     def _set_gauge(self, metric: str, value: float, **labels: str) -> None:
@@ -91,14 +100,14 @@ class OpenMetrics:
 
         Args:
             metric: name of the metric.
-            labels: besides those that all metrics of the run have.
+            labels: values of labels by name, besides those that all metrics of the run have.
         """
         from prometheus_client import Gauge
 
         labels = self._labels | labels
         if metric not in self._gauges:
-            text = metric.removeprefix("trainmark_").replace("_", " ")
-            self._gauges[metric] = Gauge(metric, text, labels, registry=self._registry)
+            description = metric.removeprefix("trainmark_").replace("_", " ")
+            self._gauges[metric] = Gauge(metric, description, list(labels), registry=self._registry)
         self._gauges[metric].labels(**labels).set(value)  # type: ignore[attr-defined]
 
     def _write_file(self) -> None:

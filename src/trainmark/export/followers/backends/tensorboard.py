@@ -30,13 +30,19 @@ class TensorBoard:
     """Writes the points of one run."""
 
     def __init__(self, run: FollowedRun, destination: str | None) -> None:
+        """Begin a file of events with the settings of the run.
+
+        Args:
+            run: its id, its folder, its start and its settings.
+            destination: a folder, in which each run has one; None: a folder in that of the run.
+        """
         from tensorboard.compat.proto.event_pb2 import Event
         from tensorboard.summary.writer.record_writer import RecordWriter
 
         folder = Path(destination, run.run_id) if destination else run.folder / "tensorboard"
         folder.mkdir(parents=True, exist_ok=True)
-        # The file of an earlier following is replaced, because all points come again. Files of
-        # other programs, which lack our suffix, are kept.
+        # If an earlier process handed over this run, its file is replaced, because all points come
+        # again. Files of other programs, which lack our suffix, are kept.
         for earlier in folder.glob(f"events.out.tfevents.*{_OUR_SUFFIX}"):
             earlier.unlink()
         path = folder / f"events.out.tfevents.{time.time_ns()}{_OUR_SUFFIX}"
@@ -61,10 +67,11 @@ class TensorBoard:
         """Write the final figures and close the file.
 
         Args:
-            result: how the run ended; None: it has no record.
+            result: how the run ended, with its figures by series; None: it has no record.
         """
         if result is not None:
             self._write_scalars(result.figures, result.num_steps, result.unix_ns)
+            # The grade of trust is an identifier, such as `do_not_quote`.
             text = f"{result.status}, {result.trust.replace('_', ' ')}"
             self._write_text("result", text, result.num_steps, result.unix_ns)
         self._file.close()

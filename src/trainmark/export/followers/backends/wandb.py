@@ -30,9 +30,15 @@ class WeightsAndBiases:
     """Logs the points of one run."""
 
     def __init__(self, run: FollowedRun, destination: str | None) -> None:
+        """Create the run in W&B, or continue the one that an earlier process created.
+
+        Args:
+            run: its id, its case, its folder and its settings.
+            destination: ``PROJECT`` or ``ENTITY/PROJECT``; None: the project ``trainmark``.
+        """
         import wandb
 
-        entity, _, project = (destination or "trainmark").rpartition("/")  # `ENTITY/PROJECT`
+        entity, _, project = (destination or "trainmark").rpartition("/")
         # Nothing is sent of this machine, and nothing of this program but the points.
         settings = wandb.Settings(
             host="-",  # instead of the name of this machine
@@ -46,8 +52,8 @@ class WeightsAndBiases:
             x_save_requirements=False,
         )
         folder = Path(os.environ.get("WANDB_DIR") or run.folder)
-        # W&B keeps a run here if it does not upload it. One from an earlier following
-        # of this run is deleted, because all its points come again.
+        # W&B keeps a run here if it does not upload it. If an earlier process handed over this run,
+        # its folder is deleted, because all points come again.
         for earlier_folder in folder.glob(f"wandb/offline-run-*-{run.run_id}"):
             shutil.rmtree(earlier_folder)
         self._run: Any = wandb.init(
@@ -62,7 +68,8 @@ class WeightsAndBiases:
             reinit="create_new",  # several runs may be followed in one process
             settings=settings,
         )
-        # The last number on each axis that the run has from an earlier following.
+        # By axis, such as the steps: the highest number that W&B has from an earlier process. It is
+        # looked up when the first point on the axis comes.
         self._last_numbers: dict[str, int] = {}
         self._defined_series: set[str] = set()  # whose axis W&B knows
 
