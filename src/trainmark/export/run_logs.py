@@ -126,9 +126,10 @@ def _format_perflog_line(
     """Return the line of an event.
 
     Args:
-        event: its name in FlagPerf's logger.
-        value: what it states; None: nothing.
-        step: number of the step that it is about; None: it is about none.
+        moment: the time of the event, and the file and line of the run's events that show it.
+        event: name of the event in FlagPerf's logger.
+        value: what the event states; None: nothing.
+        step: number of the step that the event is about; None: it is about none.
     """
     document: dict[str, Any] = {
         "event": event,
@@ -216,7 +217,12 @@ def render_mlperf_log(record: Record, folder: Path) -> str:
 
 
 def _list_mlperf_lines(moment: Moment, record: Record) -> list[str]:
-    """Return the lines of a launch: facts of the run, its start, and the keys of the ruleset."""
+    """Return the lines of a launch: facts of the run, its start, and the keys of the ruleset.
+
+    Args:
+        moment: the launch, whose time all lines have.
+        record: of the run.
+    """
     lines = []
     for key, value in _list_mlperf_facts(record).items():
         lines.append(_format_mlperf_line(moment, key, value))
@@ -237,9 +243,11 @@ def _format_mlperf_line(
     """Return the line of an event.
 
     Args:
-        key: of MLPerf logging.
+        moment: the time of the event, the steps and samples trained until then, and the file and
+            line of the run's events that show it.
+        key: name of the event in MLPerf logging.
         value: what the event states; None: nothing.
-        event_type: whether it begins or ends an interval, or is a moment.
+        event_type: whether the event begins or ends an interval, or is a single time.
         status: how the run ended, only of ``run_stop``.
     """
     metadata: dict[str, Any] = {
@@ -293,7 +301,7 @@ def _list_ruleset_keys(record: Record) -> Mapping[str, Any]:
     name = record.plan.case
     if name not in cases.list_names():  # the record is of a case that is not available here
         return {}
-    ruleset = cases.load(name).mlperf
+    ruleset = cases.load(name).mlperf  # makes the keys from the settings of the run
     return {} if ruleset is None else ruleset(record.plan.recipe)
 
 
@@ -368,8 +376,8 @@ class _Timeline:
         # Time of the last moment that was returned, by the monotonic clock of the events.
         self.last_ns = 0
         self._num_steps = 0  # number of steps so far
-        # After so many steps: all samples until then, and the loss of the last step. Entry 0 is
-        # before the first step.
+        # Entry `n` is of the time after `n` steps: the samples trained until then, and the loss of
+        # the last step.
         self._samples_by_num_steps = [0, *accumulate(record.steps.samples)]
         self._losses_by_num_steps: list[float | None] = [None, *record.steps.loss]
         self._events_path = events_path
@@ -379,6 +387,9 @@ class _Timeline:
         """Yield the moments of an event: what rank 0 did, and when.
 
         Events that no log has a line for give none.
+
+        Args:
+            event: fields of the event, with the file and the line from which it was read.
         """
         # Events of something that lasts have a start and an end, others a single time.
         end_ns = event["end_ns"] if "end_ns" in event else event["t_ns"]
@@ -401,12 +412,16 @@ class _Timeline:
                 self.epoch = None
 
     def _start_window(self, event: LocatedEvent) -> Iterator[Moment]:
-        """Yield the start of a window, after that of its epoch if it is the first window."""
+        """Yield the start of a window, which also starts its epoch if it is the first one in it.
+
+        Args:
+            event: the event of the window, which is the steps between two synchronisations.
+        """
         start_ns = event["start_ns"]
         if event["epoch"] != self.epoch:
             if self.epoch is None:  # the training begins
                 yield self.make_moment("ready", start_ns, event)
-            else:  # the epoch before ended with its last moment, and is still the current one
+            else:  # the epoch before ended with its last moment; until here it is `self.epoch`
                 yield self.make_moment("epoch_end", self.last_ns, event)
             self.epoch = event["epoch"]
             yield self.make_moment("epoch_start", start_ns, event)
@@ -419,7 +434,7 @@ class _Timeline:
             RecordError: the record has fewer steps.
         """
         self._num_steps += len(event["step_ns"])
-        # Entry 0 is before the first step.
+        # The list has an entry before the first step and one after each step.
         num_recorded = len(self._samples_by_num_steps) - 1
         if self._num_steps > num_recorded:
             raise RecordError(

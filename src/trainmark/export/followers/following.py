@@ -121,7 +121,11 @@ class Following:
             self.is_complete = True
 
     def _send_points(self, points: list[Point]) -> None:
-        """Hand points to the backend, which is opened before the first ones."""
+        """Hand points to the backend, which is opened before the first ones.
+
+        Args:
+            points: values of the run at one time each, such as the loss of a step.
+        """
         self._get_backend().log(points)
         self.num_points += len(points)
         self.num_steps = self._reader.num_steps
@@ -204,6 +208,7 @@ def shorten_fault(error: BaseException) -> str:
     # The line becomes a part of a sentence, so it has no period at its end.
     text = " ".join(str(error).split()).rstrip(".")
     name = type(error).__name__
-    if len(text) > _MAX_FAULT_LENGTH:  # keep the end, where the reason often is
+    if len(text) > _MAX_FAULT_LENGTH:
+        # Keep the beginning, and the end, where the reason often is.
         text = f"{text[: _MAX_FAULT_LENGTH // 2]} … {text[-_MAX_FAULT_LENGTH // 2 :]}"
     return f"{name}: {text}" if text else name

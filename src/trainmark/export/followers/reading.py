@@ -112,6 +112,7 @@ class _Ranks:
 
     def __init__(self, plan: Plan, run_dir: Path) -> None:
         self._plan = plan
+        # Each reads the events that a rank has added to its file since the last call.
         self._tails = [
             EventTail(run_dir / name_rank_file(rank), _CHUNK_BYTES)
             for rank in range(plan.world_size)
@@ -153,8 +154,12 @@ class _Ranks:
     def _add_window(self, rank: int, window: Window) -> None:
         """Add the steps of one rank's window.
 
-        Only the end of a window is a time that the host has read. So the ends of its steps are
-        computed from the last one backwards.
+        The host reads no clock between the steps of a window. So the ends of its steps are computed
+        from the end of the window backwards.
+
+        Args:
+            rank: number of the rank.
+            window: the steps between two synchronisations; its lists have an entry for each step.
         """
         # ``first_step``: number of steps of this run before the window. If the run resumes an
         # earlier one, steps are counted on from that.
@@ -264,7 +269,7 @@ class _Ranks:
         return values
 
     def _find_peak(self) -> float | None:
-        """Return the dense peak of a device in FLOP/s, if all ranks have the same one."""
+        """Return the dense peak of a device in FLOP/s; None: it is not known, or devices differ."""
         if self._peak_flops_per_s is None:
             # By now all ranks have reported their device, which they do before the first window.
             # `peak_tflops`: the peak that the user gave; None: the published one is looked up.
@@ -277,6 +282,7 @@ class _Ranks:
         """Return the point of an evaluation: its time, its samples and all its qualities.
 
         Args:
+            event: times and results of the evaluation; a quality is None if it has no value.
             shift_ns: what is added to a time of the ranks' events to have the time since 1970.
         """
         values = {
@@ -379,7 +385,11 @@ class _Machine:
         return Point(axis=axis, number=self._num_readings[kind], unix_ns=unix_ns, values=values)
 
     def _name_host_values(self, event: HostEvent) -> dict[str, float]:
-        """Return the values of a reading of the host by the names of their series."""
+        """Return the values of a reading of the host by the names of their series.
+
+        The names begin with the prefix of the machine, such as ``sys/``. Values that the host does
+        not report are None, and get no series.
+        """
         used_bytes = event.memory_used_bytes
         readings = {
             "cpu/utilization_percent": event.utilization_percent,
@@ -390,7 +400,11 @@ class _Machine:
         return {f"{self._prefix}{name}": x for name, x in readings.items() if x is not None}
 
     def _name_device_values(self, sample: DeviceSample) -> dict[str, float]:
-        """Return the values of a reading of a device by the names of their series."""
+        """Return the values of a reading of a device by the names of their series.
+
+        The names begin with the prefix of the machine, such as ``sys/``. Values that the device
+        does not report are None, and get no series.
+        """
         used_bytes = sample.memory_used_bytes
         total_bytes = sample.memory_total_bytes
         reasons = sample.throttle_reasons

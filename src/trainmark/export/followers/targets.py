@@ -131,6 +131,6 @@ def load_backend(target: FollowTarget) -> OpenBackend:
     The class is constructed with facts of a run and the target's destination.
     """
     module = import_module(f"trainmark.export.followers.backends.{target.backend}")
-    module.prepare(target.destination)
+    module.prepare(target.destination)  # imports what takes long
     backend_class: OpenBackend = getattr(module, BACKENDS[target.backend].class_name)
     return backend_class

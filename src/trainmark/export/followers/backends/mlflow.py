@@ -114,6 +114,10 @@ class MLflow:
 
         It may have some from an earlier process that handed over the same run: of each metric those
         up to its ``_last_numbers``.
+
+        Args:
+            points: values by the name of their series. ``number`` is the position on an axis, such
+                as the step.
         """
         from mlflow.entities import Metric
 

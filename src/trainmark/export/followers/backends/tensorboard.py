@@ -58,7 +58,12 @@ class TensorBoard:
         self._file.flush()
 
     def log(self, points: Sequence[Point]) -> None:
-        """Write points, so that TensorBoard can read them at once."""
+        """Write points, so that TensorBoard can read them at once.
+
+        Args:
+            points: values by the name of their series. ``number`` is the position on an axis, such
+                as the step.
+        """
         for point in points:
             self._write_scalars(point.values, point.number, point.unix_ns)
         self._file.flush()

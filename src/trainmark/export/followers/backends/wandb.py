@@ -74,7 +74,12 @@ class WeightsAndBiases:
         self._defined_series: set[str] = set()  # whose axis W&B knows
 
     def log(self, points: Sequence[Point]) -> None:
-        """Log the points that the run lacks."""
+        """Log the points that W&B's run lacks.
+
+        Args:
+            points: values by the name of their series. ``number`` is the position on an axis, such
+                as the step.
+        """
         for point in points:
             if point.axis not in self._last_numbers:
                 # A run that is followed again has points already: its summary has the newest number
