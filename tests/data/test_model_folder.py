@@ -190,9 +190,14 @@ def test_every_weight_is_matched_by_the_models_name() -> None:
     # A weight may be missing if it is optional, and further ones may be stored if they are unused.
     headless, extra = make_stored_tensors(**{"head.bias": None}), make_stored_tensors(extra=(3,))
     assert (
-        len(make_expected_tensors(optional=("head.",)).match(headless, where=Path("folder"))) == 2
+        len(
+            make_expected_tensors(optional_prefixes=("head.",)).match(
+                headless, where=Path("folder")
+            )
+        )
+        == 2
     )
-    ignoring = make_expected_tensors(unused=lambda name: name == "extra")
+    ignoring = make_expected_tensors(is_unused=lambda name: name == "extra")
     assert "extra" not in ignoring.match(extra, where=Path("folder"))
 
 

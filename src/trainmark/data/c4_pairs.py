@@ -42,7 +42,14 @@ SHARD_NAME = re.compile(r"(?:.*/)?c4-(train|validation)\.(\d{5})-of-\d{5}\.json(
 
 
 def generate(folder: Path, recipe: Any) -> None:
-    """Write the training and the validation pair with text of the artificial language."""
+    """Write text of an artificial language as a training and a validation pair.
+
+    A pair is a ``.bin`` with tokens and a ``.idx``, its index.
+
+    Args:
+        folder: the folder to write into.
+        recipe: has the size of the vocabulary and the seed of the text.
+    """
     language.generate(folder, vocab_size=recipe.vocab_size, seed=recipe.seed, prefix=TRAIN_PREFIX)
     language.generate(
         folder,
@@ -53,21 +60,23 @@ def generate(folder: Path, recipe: Any) -> None:
     )
 
 
-def _find_pair(folder: Path, word: str, published: str) -> Path:
-    """Return the path of the folder's only pair with ``word`` in its name, without the endings.
+def _find_pair(folder: Path, split: str, published: str) -> Path:
+    """Return the path of the folder's only pair with ``split`` in its name, without the endings.
+
+    A pair is a ``.bin`` with tokens and a ``.idx``, its index.
 
     Args:
-        word: the split, ``train`` or ``validation``.
+        split: the split, ``train`` or ``validation``.
         published: name of the published pair, for the error.
 
     Raises:
         DataError: there is no such pair, or there are several.
     """
     with translate_read_errors(folder):
-        index_files = sorted(file for file in folder.glob(f"*{word}*.idx"))
+        index_files = sorted(file for file in folder.glob(f"*{split}*.idx"))
     if len(index_files) != 1:
         raise DataError(
-            f"found {len(index_files)} .idx files with {word} in their names",
+            f"found {len(index_files)} .idx files with {split} in their names",
             where=str(folder),
             rule=(
                 "there must be one pair of .idx and .bin files for training and one for "
@@ -79,11 +88,14 @@ def _find_pair(folder: Path, word: str, published: str) -> Path:
 
 
 def load(folder: Path, recipe: Any) -> Splits:
-    """Open the training and the validation pair (``.bin`` and ``.idx``); tokens stay on disk.
+    """Open the training and the validation pair; tokens stay on disk.
+
+    A pair is a ``.bin`` with tokens and a ``.idx``, its index. The content id is made of digests of
+    both pairs; it tells data sets apart.
 
     Args:
         folder: the data folder that contains both pairs.
-        recipe: the recipe of the run.
+        recipe: the recipe of the run; ``eval_samples`` limits the samples of an evaluation.
 
     Raises:
         DataError: a pair is missing, damaged or shorter than one sample, or does not fit
@@ -97,12 +109,17 @@ def load(folder: Path, recipe: Any) -> Splits:
 
 
 def _load_split(
-    folder: Path, recipe: Any, word: str, published: str, *, max_samples: int | None = None
+    folder: Path, recipe: Any, split: str, published: str, *, max_samples: int | None = None
 ) -> tuple[Samples, str]:
-    """Open and check the pair of one split; return its samples and a digest of its tokens.
+    """Open and check the pair of one split; return its samples and a digest of its content.
+
+    A pair is a ``.bin`` with tokens and a ``.idx``, its index.
 
     Args:
-        word: the split, ``train`` or ``validation``, which is in the names of its files.
+        folder: the data folder that contains the pair.
+        recipe: the recipe of the run, with the size of the vocabulary, the length and the seed of
+            the samples, and how many samples are shuffled together.
+        split: the split, ``train`` or ``validation``, which is in the names of its files.
         published: name of the published pair, for an error.
         max_samples: maximum number of samples; None: all.
 
@@ -110,7 +127,7 @@ def _load_split(
         DataError: the pair is missing, damaged or shorter than one sample, or does not fit
             the recipe's vocabulary.
     """
-    reader = IndexedReader.open(_find_pair(folder, word, published))
+    reader = IndexedReader.open(_find_pair(folder, split, published))
     if count_samples(len(reader.tokens), recipe.seq_length) == 0:
         raise DataError(
             f"the file has {len(reader.tokens)} tokens, which is less than one sample",
@@ -121,14 +138,14 @@ def _load_split(
             ),
             fix="lower seq_length, or use more text",
         )
-    content = check_tokens(reader, folder / CACHE_FOLDER / word, vocab_size=recipe.vocab_size)
+    content = check_tokens(reader, folder / CACHE_FOLDER / split, vocab_size=recipe.vocab_size)
     digest = content.digest[:16]  # enough characters to tell data sets apart
-    # ``Samples`` caches the orders of samples here, in one subfolder for each seed. The folder's
-    # name contains everything else that the orders depend on.
+    # ``Samples`` caches the shuffled orders of documents and samples in this folder, in one
+    # subfolder for each seed. The folder's name contains everything else that they depend on.
     cache = folder / CACHE_FOLDER / f"{digest}-{recipe.seq_length}-{recipe.shuffled_together}"
     samples = Samples(
         reader,
-        range(reader.num_documents),
+        range(reader.num_documents),  # all documents of the pair
         recipe.seq_length,
         recipe.seed,
         shuffled_together=recipe.shuffled_together,
@@ -139,9 +156,10 @@ def _load_split(
 
 
 def check(folder: Path, recipe: Any) -> DataFacts:
-    """Check all data that ``recipe`` reads; return its facts with the content id.
+    """Check all data that ``recipe`` reads; return what a record states about them.
 
-    The content id is made of the digests of both pairs.
+    The data are a pair of files (``.bin`` with tokens, ``.idx``) for training and one for
+    validation. The content id is made of the digests of both pairs.
 
     Raises:
         DataError: a pair is missing, damaged or shorter than one sample, or does not fit
@@ -191,8 +209,9 @@ def check(folder: Path, recipe: Any) -> DataFacts:
 def prepare(raw: Path, data: Path, say: Say, *, case: str, **options: Any) -> None:
     """Write the training and the validation pair from ``c4-train.*`` and ``c4-validation.*``.
 
-    No token ends a document: NeMo's script appends one only on request, and the reference does not
-    request it (README.md of the reference, section 3).
+    A pair is a ``.bin`` with tokens and a ``.idx``, its index. No token ends a document: NeMo's
+    script appends one only on request, and MLPerf's reference implementation does not request it
+    (section 3 of its README.md).
 
     Args:
         raw: the folder with the source files, called shards.
@@ -211,7 +230,7 @@ def prepare(raw: Path, data: Path, say: Say, *, case: str, **options: Any) -> No
         match = SHARD_NAME.fullmatch(name)
         if match is None:
             continue
-        split, number = match.groups()
+        split, number = match.groups()  # ``train`` or ``validation``, and the number of the shard
         if split == "validation" or int(number) in TRAIN_SHARDS:
             files_by_split[split][name] = file
     for split, shards in files_by_split.items():

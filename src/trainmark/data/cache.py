@@ -81,9 +81,10 @@ def _name_arrays(arrays: Sequence[NDArray[Any]]) -> list[str]:
 
 
 def _read_arrays(folder: Path) -> list[NDArray[Any]] | None:
-    """Return the arrays that ``folder`` lists, memory-mapped.
+    """Return the arrays that are cached in ``folder``, memory-mapped.
 
-    None if one is missing or damaged, or if its digest differs.
+    The file ``ARRAYS_FILE`` lists the file of each array with its digest. None if it or an array is
+    missing or damaged, or if a digest differs.
     """
     try:
         digests: dict[str, str] = json.loads((folder / ARRAYS_FILE).read_bytes())
@@ -99,7 +100,8 @@ def _read_arrays(folder: Path) -> list[NDArray[Any]] | None:
 def _write_arrays(folder: Path, arrays: Sequence[NDArray[Any]]) -> bool:
     """Write the arrays, then their digests; return whether that was possible.
 
-    The digests come last: without them, an interrupted call leaves nothing that is read.
+    The digests come last. Arrays without digests count as missing, so nothing of an interrupted
+    call is used.
     """
     digests = {}
     for name, array in zip(_name_arrays(arrays), arrays, strict=True):
@@ -155,15 +157,19 @@ def load_or_scan(
     A large data set takes minutes to read. If nothing can be cached, it is read each time.
 
     Args:
-        inputs: the files that ``scan`` reads, by names that contain everything else that the
-            result depends on; a file has changed if its size or modification time differs.
+        file: the cache.
+        inputs: the files that ``scan`` reads, by name. A file has changed if its name, size or
+            modification time differs; if the result depends on anything else, the caller puts that
+            into the names.
+        scan: returns digest, smallest and largest value of each part of the data, by its name.
 
     Raises:
         OSError: an input cannot be read.
     """
     stats = {name: path.stat() for name, path in inputs.items()}
     versions = {name: [stat.st_size, stat.st_mtime_ns] for name, stat in stats.items()}
-    with suppress(OSError, ValueError, KeyError, TypeError):  # absent, or of another version
+    # The cache is absent, damaged or of another version of this program: scan.
+    with suppress(OSError, ValueError, KeyError, TypeError):
         cached = json.loads(file.read_bytes())
         if cached["files"] == versions:
             return {name: Extremes(**fields) for name, fields in cached["found"].items()}

@@ -134,7 +134,7 @@ def _refuse_empty_corpus(counts: Mapping[str, int], raw: Path) -> None:
     """Raise DataError if a corpus has no document.
 
     Args:
-        counts: what was written of the corpus.
+        counts: the numbers of documents, tokens and empty texts that were read, by name.
         raw: the file or folder with its texts.
     """
     if not counts["documents"]:
@@ -225,13 +225,13 @@ class BlockEncoder:
         self.dtype = choose_dtype(self.tokenizer.vocab_size)
 
     def encode(self, block: Block) -> EncodedBlock:
-        """Return the documents of a block.
+        """Return the tokens of the texts in a block, which holds consecutive lines of a file.
 
         Raises:
             DataError: a line has no text; the error names the first one.
         """
         texts = parse_texts(block.lines, self.text_key, block.path, block.first_line_number)
-        # An empty text makes no document; ``empty_texts`` below counts them.
+        # A text becomes a document; an empty one does not, but ``empty_texts`` below counts it.
         encodings = self.tokenizer.library.encode_batch_fast(
             [text for text in texts if text], add_special_tokens=False
         )
@@ -275,7 +275,7 @@ def _end_with_parent() -> None:
 
 
 def _encode_in_worker(block: Block) -> EncodedBlock:
-    """Encode a block in a process that ``_begin_worker`` has prepared."""
+    """Encode a block of lines in a process in which ``_begin_worker`` has set the encoder."""
     assert _worker_encoder is not None
     return _worker_encoder.encode(block)
 
@@ -283,9 +283,10 @@ def _encode_in_worker(block: Block) -> EncodedBlock:
 def encode_blocks(
     blocks: Iterable[Block], encoder: BlockEncoder, workers: int
 ) -> Iterator[tuple[Block, EncodedBlock]]:
-    """Yield each block with its documents, in order.
+    """Yield each block with its documents' tokens, in order.
 
     Args:
+        blocks: consecutive lines of the corpus.
         encoder: encodes if there is one worker; else each worker makes an equal one.
         workers: number of processes; 1: encode in this process.
 
@@ -336,17 +337,17 @@ class _PairWriter:
     def __init__(
         self, name: str, files: Sequence[Path], encoder: BlockEncoder, partial_folder: PartialFolder
     ) -> None:
-        self.name = name
-        self.files = files
-        self.encoder = encoder
-        self.partial_folder = partial_folder
+        self.name = name  # of both files of the pair, without their endings
+        self.files = files  # the source files, in the order of reading
+        self.encoder = encoder  # turns blocks of lines into tokens
+        self.partial_folder = partial_folder  # the data folder until it is finished
         self.total_bytes = sum(file.stat().st_size for file in files)
         self.tokens_file = partial_folder.folder / f"{name}.bin"
         # Number of tokens of each document; the index is made of them at the end.
         self.sizes_file = partial_folder.work / f"{name}.sizes"
-        self.position = CORPUS_BEGIN  # in the source files: what is before it was written
-        self.counts = dict.fromkeys(COUNT_NAMES, 0)  # of what was written
-        # What an earlier, interrupted call saved last; None: nothing.
+        self.position = CORPUS_BEGIN  # in the source files: the lines before it are written
+        self.counts = dict.fromkeys(COUNT_NAMES, 0)  # of the documents and tokens that are written
+        # What an earlier, interrupted call saved last for this pair; None: nothing.
         saved = partial_folder.state["stages"].get(name)
         if saved is not None and self._has_saved_bytes(saved["counts"]):
             self.position = CorpusPosition(*saved["place"])
@@ -359,8 +360,8 @@ class _PairWriter:
     def _has_saved_bytes(self, counts: dict[str, int]) -> bool:
         """Return whether the files on disk have at least the tokens and documents of ``counts``.
 
-        They may have more, which an interrupted call wrote after its last save; ``write`` removes
-        it.
+        The files are that of the tokens and that of the documents' sizes. They may have more, which
+        an interrupted call wrote after its last save; ``write`` removes it.
         """
         if not self.tokens_file.is_file() or not self.sizes_file.is_file():
             return False
@@ -377,14 +378,14 @@ class _PairWriter:
         return counts["documents"] * 4
 
     def write(self, workers: int, max_lines: int | None) -> dict[str, int]:
-        """Write both files of the pair; return its counts.
+        """Write both files of the pair, the tokens and their index; return its counts.
 
         Args:
-            workers: number of processes, see ``encode_blocks``.
+            workers: number of processes that encode; 1: only this process.
             max_lines: maximum number of lines to read, with those of earlier calls; None: all.
         """
         report = self.partial_folder.report
-        counts = self.counts
+        counts = self.counts  # the same dict, which ``_save`` stores
         report.begin(f"tokenising {self.name}", self.total_bytes, done=self.position.bytes_read)
         saved_tokens = counts["tokens"]  # at the last save
         # ``_open_to_append`` cuts off what an earlier call wrote after its last save. It is encoded
@@ -402,8 +403,9 @@ class _PairWriter:
                 counts["tokens"] += len(encoded.tokens)
                 largest = int(encoded.tokens.max(initial=0))
                 counts["largest_token_id"] = max(counts["largest_token_id"], largest)
+                # ``after`` is the position in the source files after the lines of the block.
                 report.advance(block.after.bytes_read - self.position.bytes_read)
-                self.position = block.after  # everything before it was written
+                self.position = block.after
                 if counts["tokens"] - saved_tokens >= SAVE_EVERY_TOKENS:
                     saved_tokens = counts["tokens"]
                     self._save(tokens_stream, sizes_stream)
@@ -416,7 +418,13 @@ class _PairWriter:
         return counts
 
     def _save(self, *streams: IO[bytes]) -> None:
-        """Flush the streams to disk, then save the position and the counts."""
+        """Flush the streams to disk, then save the position and the counts.
+
+        The next call can resume from there if this one is interrupted.
+
+        Args:
+            streams: the files that are being written, of tokens and of documents' sizes.
+        """
         for stream in streams:
             stream.flush()
             os.fsync(stream.fileno())
@@ -470,7 +478,9 @@ def _read_lines(stream: Any) -> list[bytes]:
         block += stream.readline(MAX_LINE_BYTES)
     *lines, last_line = block.split(b"\n")
     complete_lines = [line + b"\n" for line in lines]
-    if last_line:  # it is longer than the maximum, or the file does not end in a line end
+    # After a line end, ``split`` gives an empty last line. Another last line has no line end: it is
+    # longer than the maximum, or the file ends with it.
+    if last_line:
         return [*complete_lines, last_line]
     return complete_lines
 
@@ -520,7 +530,12 @@ def read_blocks(
 
 
 def _describe_line_fault(error: ValidationError, text_key: str) -> str:
-    """Return a short description of what is wrong with a line."""
+    """Return a short description of what is wrong with a line of a JSON Lines file.
+
+    Args:
+        error: the validator's, about one line.
+        text_key: the key under which the line must have its text.
+    """
     details = error.errors(include_url=False)[0]  # of the first fault
     value = f"{details['input']!r:.{SHOWN_CHARACTERS}}"
     if details["type"] == "json_invalid":
@@ -544,6 +559,7 @@ def parse_texts(
 
     Args:
         lines: JSON objects in UTF-8.
+        text_key: the key of the text in a line.
         path: the file, for errors.
         first_line_number: number of the first line in ``path``, from 1.
 

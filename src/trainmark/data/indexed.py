@@ -90,7 +90,10 @@ class IndexedReader:
 
     @classmethod
     def open(cls, prefix: Path) -> Self:
-        """Open a pair, memory-mapped, and check its header, its lengths and its index.
+        """Open a pair, memory-mapped, and check its index and the length of its tokens.
+
+        A pair is a ``.bin`` with tokens and an ``.idx``, which has the size of each sequence, its
+        pointer (where it begins in the ``.bin``) and the first sequence of each document.
 
         Args:
             prefix: path of the ``.bin`` and ``.idx`` files without these endings.
@@ -130,6 +133,8 @@ class IndexedReader:
     def find_token_starts(self, documents: range) -> NDArray[np.int64]:
         """Return where in ``tokens`` each document begins and the last ends, (documents + 1,).
 
+        A document consists of sequences, usually one; the index has a pointer for each sequence.
+
         Args:
             documents: consecutive document numbers.
         """
@@ -140,6 +145,7 @@ class IndexedReader:
         # document, and those of empty documents before it.
         starts = np.full(len(first_sequences), self.num_tokens, np.int64)
         exists = first_sequences < len(self.sizes)  # ``sizes`` has one entry for each sequence
+        # Pointers count bytes, starts count tokens.
         starts[exists] = self.pointers[first_sequences[exists]] // self.dtype.itemsize
         return starts
 
@@ -147,10 +153,10 @@ class IndexedReader:
 def write_pair(
     prefix: Path, tokens: NDArray[Any], sizes: NDArray[np.int32], dtype: np.dtype[Any]
 ) -> None:
-    """Write a pair whose documents have one sequence each.
+    """Write a ``.bin`` with tokens and its index, an ``.idx``, with one sequence for each document.
 
     Args:
-        prefix: path of the pair without its endings.
+        prefix: path of both files without these endings.
         tokens: ids of all documents, concatenated; integers that fit ``dtype`` (sum of sizes,).
         sizes: number of tokens of each document, 0 or more (documents,).
         dtype: element type to write, one of ``INTEGER_CODES``.
@@ -161,7 +167,10 @@ def write_pair(
 
 
 def write_index(file: Path, sizes: NDArray[np.int32], dtype: np.dtype[Any]) -> None:
-    """Write the index of a pair whose documents have one sequence each.
+    """Write the ``.idx`` to a ``.bin`` with tokens, with one sequence for each document.
+
+    It is in Megatron's format: a header, then the number of tokens of each sequence, where each
+    sequence begins in the ``.bin`` (a pointer, in bytes), and the first sequence of each document.
 
     Args:
         file: the ``.idx`` to write.
@@ -172,7 +181,7 @@ def write_index(file: Path, sizes: NDArray[np.int32], dtype: np.dtype[Any]) -> N
     pointers = np.cumsum(lengths) - lengths  # a sequence begins where the ones before it end
     # Document ``i`` has the sequences from bound ``i`` up to bound ``i + 1``: here one each.
     document_bounds = np.arange(len(sizes) + 1)
-    code = INTEGER_CODES[dtype.name]
+    code = INTEGER_CODES[dtype.name]  # the format's number of the element type
     with file.open("wb") as stream:
         stream.write(HEADER.pack(MAGIC, VERSION, code, len(sizes), len(document_bounds)))
         stream.write(np.ascontiguousarray(sizes, "<i4").data)
@@ -186,7 +195,9 @@ def _refuse_wrong_pointers(
     """Refuse negative sizes and pointers that contradict the sizes.
 
     Args:
-        index_file: the file, for errors.
+        index_file: the index of the pair, for errors.
+        sizes: number of tokens of each sequence.
+        pointers: where each sequence begins in the file of the tokens, in bytes.
         itemsize: bytes of a token.
 
     Raises:
@@ -197,14 +208,14 @@ def _refuse_wrong_pointers(
         block = sizes[first : first + BLOCK_SEQUENCES].astype(np.int64)
         is_negative = block < 0
         if is_negative.any():
-            number = int(is_negative.argmax())  # the first one
+            number = int(is_negative.argmax())  # the first such sequence of the block
             raise _make_pair_error(
                 f"sequence {first + number} has {block[number]} tokens",
                 where=f"{index_file}, sizes",
                 rule="a sequence must have 0 or more tokens",
             )
         ends = num_earlier_tokens + np.cumsum(block)
-        expected = (ends - block) * itemsize
+        expected = (ends - block) * itemsize  # where each sequence must begin, in bytes
         stored = pointers[first : first + BLOCK_SEQUENCES]
         differs = stored != expected
         if differs.any():
@@ -221,8 +232,13 @@ def _refuse_wrong_pointers(
 def _refuse_wrong_bounds(index_file: Path, bounds: NDArray[np.int64], num_sequences: int) -> None:
     """Refuse document bounds that fall, or that do not go from 0 to the number of sequences.
 
-    Bound ``i`` is the first sequence of document ``i``. Equal bounds are valid: a document may be
-    empty.
+    Bound ``i`` is the number of the first sequence of document ``i``. Equal bounds are valid: a
+    document may be empty.
+
+    Args:
+        index_file: the file with the bounds, for errors.
+        bounds: the document bounds, one more than documents.
+        num_sequences: number of sequences in the index.
 
     Raises:
         DataError: the first bound, counted from 0, that breaks the rule.
@@ -247,6 +263,9 @@ def _refuse_wrong_bounds(index_file: Path, bounds: NDArray[np.int64], num_sequen
 
 def _map_file(file: Path, dtype: np.dtype[Any]) -> NDArray[Any]:
     """Return the elements of a file, memory-mapped.
+
+    Args:
+        dtype: type of an element.
 
     Raises:
         DataError: the file cannot be read, or ends within an element.
@@ -286,15 +305,18 @@ def _read_header(index_file: Path) -> _Header:
         what = f"not an index: the file begins with {start[: len(MAGIC)].hex() or 'nothing'}"
         rule = f"a memory-mapped index must begin with {MAGIC.hex()}"
         raise _make_pair_error(what, where=str(index_file), rule=rule)
-    _magic, version, code, sequences, bounds = HEADER.unpack(start)
-    names = {number: name for name, number in INTEGER_CODES.items()}
-    # An index without documents has one bound, 0.
-    if version != VERSION or code not in names or sequences < 0 or bounds < 1:
+    _magic, version, code, num_sequences, num_bounds = HEADER.unpack(start)
+    names = {number: name for name, number in INTEGER_CODES.items()}  # of the element types
+    # A document lies between two bounds, so that an index without documents has one.
+    if version != VERSION or code not in names or num_sequences < 0 or num_bounds < 1:
         supported = ", ".join(f"{number} {name}" for number, name in sorted(names.items()))
-        what = f"version {version}, element type {code}, {sequences} sequences, {bounds} bounds"
+        what = (
+            f"version {version}, element type {code}, {num_sequences} sequences, "
+            f"{num_bounds} bounds"
+        )
         rule = f"only version 1 with integer types is supported: {supported}"
         raise _make_pair_error(what, where=str(index_file), rule=rule)
-    return _Header(np.dtype(names[code]).newbyteorder("<"), sequences, bounds)
+    return _Header(np.dtype(names[code]).newbyteorder("<"), num_sequences, num_bounds)
 
 
 def _map_index(
@@ -302,11 +324,19 @@ def _map_index(
 ) -> tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.int64]]:
     """Return sizes, pointers and document bounds of an index, memory-mapped.
 
+    They follow the header in this order: for each sequence, its number of tokens; for each
+    sequence, where it begins in the file of the tokens, in bytes; and for each document, the
+    number of its first sequence, with the number of all sequences at the end.
+
+    Args:
+        header: with the numbers of sequences and of bounds.
+
     Raises:
         DataError: the length of the file does not match the header.
     """
     content = _map_file(index_file, np.dtype(np.uint8))
-    sizes_end = HEADER.size + 4 * header.num_sequences  # in bytes
+    # In bytes: a size takes 4, a pointer or a bound 8.
+    sizes_end = HEADER.size + 4 * header.num_sequences
     pointers_end = sizes_end + 8 * header.num_sequences
     bounds_end = pointers_end + 8 * header.num_bounds
     if len(content) != bounds_end:
@@ -326,8 +356,10 @@ def check_tokens(reader: IndexedReader, cache_folder: Path, *, vocab_size: int) 
     """Refuse ids outside the vocabulary; return digest, smallest and largest id of a pair.
 
     Args:
+        reader: the opened pair: the file of the tokens and its index.
         cache_folder: folder in which the result of the scan is cached.
-        vocab_size: of the recipe; it may exceed the tokenizer's by padding.
+        vocab_size: of the recipe. It may be the tokenizer's number of tokens, padded to a multiple
+            of ``PADDING_MULTIPLE``.
 
     Raises:
         DataError: an id is outside the vocabulary, or the manifest of ``prepare`` names a
@@ -351,7 +383,7 @@ def check_tokens(reader: IndexedReader, cache_folder: Path, *, vocab_size: int) 
     with translate_read_errors(tokens_file):
         inputs = {file.name: file for file in (index_file, tokens_file)}
         content = load_or_scan(cache_folder / "content.json", inputs, scan)["tokens"]
-    # None: another program has prepared the data.
+    # The number of tokens of the tokenizer; None: another program has prepared the data.
     tokenizer_size = read_manifest(folder).get("vocab_size")
     if content.smallest < 0 or content.largest >= vocab_size:
         raise DataError(

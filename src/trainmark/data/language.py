@@ -33,9 +33,11 @@ _NUM_DROPPED = 32  # symbols before a document, so that it starts in the station
 
 @cache
 def build_tables() -> NDArray[np.float64]:
-    """Return P(next | last) and P(next | second to last), (2, SYMBOLS, SYMBOLS).
+    """Return the two tables that define the artificial language, (2, SYMBOLS, SYMBOLS).
 
-    Each symbol of a text is drawn from one of these tables, chosen with equal probability.
+    The first is P(next symbol | last symbol), the second P(next symbol | the one before the last).
+    The next symbol is drawn from one of them, chosen with equal probability. The tables are the
+    same in every call.
     """
     rng = np.random.default_rng(_LANGUAGE_SEED)
     tables = np.zeros((2, SYMBOLS, SYMBOLS))
@@ -49,30 +51,38 @@ def build_tables() -> NDArray[np.float64]:
 def compute_entropy_rate() -> float:
     """Return the language's entropy in nats per symbol, from its stationary distribution.
 
-    No model reaches a lower loss per token on generated text.
+    The next symbol depends on the last symbol and on the one before it, called ``before`` here.
+    Each symbol is one token, so no model reaches a lower loss per token on generated text.
     """
-    # P(next | last symbol) and P(next | the symbol before the last one).
-    last, before = build_tables()
+    # P(next | last) and P(next | before); the next symbol comes from either with equal probability.
+    last_table, before_table = build_tables()
     pairs = np.full((SYMBOLS, SYMBOLS), SYMBOLS**-2.0)  # P(last, before), at first uniform
     # Each pass moves the pairs on by one symbol, until their distribution stays the same.
     for _ in range(1000):
-        following = (pairs.sum(1)[:, None] * last + pairs @ before) / 2  # P(last, next)
+        # P(last, next), summed over ``before``
+        following = (pairs.sum(1)[:, None] * last_table + pairs @ before_table) / 2
         # Transposed: the next symbol becomes the last one, and the last the one before it.
         if np.abs(following.T - pairs).max() < 1e-15:
             break
         pairs = following.T
-    chances = (last[:, None, :] + before[None, :, :]) / 2  # P(next | last, before)
+    # P(next | last, before), with the axes last, before, next
+    chances = (last_table[:, None, :] + before_table[None, :, :]) / 2
     # 0 for what cannot follow: it adds nothing to the mean.
     information = -np.log(chances, where=chances > 0, out=np.zeros_like(chances))
-    # The mean over all last (l), earlier (b) and next symbols (n).
+    # The mean over all last (l), before (b) and next symbols (n).
     return float(np.einsum("lb,lbn,lbn->", pairs, chances, information))
 
 
 def draw_symbols(*, documents: int, length: int, seed: int) -> NDArray[np.int64]:
-    """Draw text of the language, symbols (documents, length).
+    """Draw documents of the artificial language, symbols (documents, length).
 
     Each symbol is drawn from the table of the last symbol or from that of the one before it, chosen
     with equal probability.
+
+    Args:
+        documents: number of documents.
+        length: number of symbols of each document.
+        seed: of the text; the tables are the same for every seed.
     """
     rng = np.random.default_rng(seed)
     cumulative = build_tables().cumsum(-1)
@@ -97,13 +107,17 @@ def draw_symbols(*, documents: int, length: int, seed: int) -> NDArray[np.int64]
 def generate(
     folder: Path, *, vocab_size: int, seed: int, prefix: str = PREFIX, documents: int = DOCUMENTS
 ) -> None:
-    """Write generated documents as one pair of ``.bin`` and ``.idx`` files.
+    """Write documents of an artificial language as one pair of ``.bin`` and ``.idx`` files.
 
-    Each symbol of the language is one token; their ids are spread evenly over the vocabulary.
+    The ``.bin`` has the tokens, the ``.idx`` the lengths of the documents. Each symbol of the
+    language is one token; the ids of the symbols are spread evenly over the vocabulary.
 
     Args:
+        folder: the folder to write into.
+        vocab_size: number of ids of the vocabulary.
+        seed: of the text; the language is the same for every seed.
         prefix: name of both files without ending.
-        documents: number of documents.
+        documents: number of documents, of ``DOCUMENT_TOKENS`` tokens each.
 
     Raises:
         UsageError: the vocabulary has fewer ids than the language has symbols.

@@ -69,7 +69,7 @@ class ConfigKeys(BaseModel):
 
     @property
     def raw(self) -> dict[str, Any]:
-        """The keys that were set in the file, by their names there, with their values."""
+        """The keys of the class that the file sets, by their names there, with their values."""
         return self.model_dump(by_alias=True, exclude_unset=True)
 
 
@@ -105,7 +105,10 @@ def _make_config_error(
     Args:
         error: pydantic's.
         raw: the content of the file.
-        keys: the class with the keys that the case uses.
+        keys: the class whose fields are the keys that the case uses; a field's alias is the key's
+            name in the file.
+        file: the ``config.json``, for the error.
+        make_error: makes a ``DataError`` with the rule and the fix of the case.
     """
     first = error.errors(include_url=False)[0]
     # The error has the rule of the case's own validator, if one failed, or else the description of
@@ -135,6 +138,8 @@ def _refuse_unknown_keys(
         raw: the content of the file.
         keys: the class with the keys that the case uses; it also lists ignored keys, and keys that
             must have one given value.
+        file: the ``config.json``, for the error.
+        make_error: makes a ``DataError`` with the rule and the fix of the case.
 
     Raises:
         DataError: the first such key, with its value.
@@ -142,6 +147,7 @@ def _refuse_unknown_keys(
     used_keys = {item.alias or name for name, item in keys.model_fields.items()}
     defaults = DEFAULTS | keys.defaults  # keys with the one value that is accepted
     for key, value in raw.items():
+        # The case uses the key, or the key does not change the model, or it counts as missing.
         if key in used_keys | UNUSED_KEYS | keys.unused_keys or value is None:
             continue
         if key in defaults and value == defaults[key]:
@@ -161,6 +167,9 @@ def _refuse_unknown_keys(
 
 def read_json(file: Path, make_error: Fault) -> Any:
     """Return the content of a JSON file of a model folder.
+
+    Args:
+        make_error: makes a ``DataError`` with the rule and the fix of the case.
 
     Raises:
         DataError: the file cannot be read, or is not JSON.
@@ -209,8 +218,8 @@ class ModelWeights:
         shapes: shape of every weight by name.
         fix: of the error if a checkpoint belongs to another model.
         wrappers: prefixes that names in the checkpoint may have, such as ``module.``.
-        optional: prefixes of the names of weights that may be missing.
-        unused: returns whether the model ignores the weight of this name (without wrappers).
+        optional_prefixes: prefixes of the names of weights that may be missing.
+        is_unused: returns whether the model ignores the weight of this name (without wrappers).
         any_rows: names of tables whose number of rows may differ.
     """
 
@@ -218,8 +227,8 @@ class ModelWeights:
     shapes: Mapping[str, tuple[int, ...]]
     fix: str = "use the config.json and the weights of the same model"
     wrappers: tuple[str, ...] = ()
-    optional: tuple[str, ...] = ()
-    unused: Callable[[str], bool] = field(default=lambda _: False)
+    optional_prefixes: tuple[str, ...] = ()
+    is_unused: Callable[[str], bool] = field(default=lambda _: False)
     any_rows: tuple[str, ...] = ()
 
     def match(
@@ -227,7 +236,8 @@ class ModelWeights:
     ) -> dict[str, StoredTensor]:
         """Return the stored tensor of each weight, by the model's name of the weight.
 
-        Names are compared without wrappers, prefixes such as ``module.`` that a name may have.
+        ``shapes`` has the shape of each weight of the model, by the same name. Names are compared
+        without wrappers, prefixes such as ``module.`` that a name may have.
 
         Args:
             stored_tensors: all tensors of the checkpoint.
@@ -251,14 +261,13 @@ class ModelWeights:
                     what = f"{tensor.key} is also in {other.file.name}, as {other.key}"
                     raise self._make_fault(what, place, "every weight must be stored exactly once")
                 matched[name] = tensor
-            elif not self.unused(bare_key):  # some weights of a checkpoint are known to be unused
+            elif not self.is_unused(bare_key):  # the case says which tensors the model ignores
                 rule = f"{self.model} has no such weight"
                 raise self._make_fault(f"unknown weight {tensor.key}", place, rule)
-        # ``optional`` holds prefixes of the names of weights that a checkpoint may lack.
         missing = [
             name
             for name in self.shapes
-            if name not in matched and not name.startswith(self.optional)
+            if name not in matched and not name.startswith(self.optional_prefixes)
         ]
         if missing:
             others = f", and {len(missing) - 1} more" if len(missing) > 1 else ""
@@ -270,7 +279,7 @@ class ModelWeights:
     def _check_shape(self, name: str, tensor: StoredTensor) -> None:
         """Refuse a tensor that has another shape than the weight ``name``."""
         expected = self.shapes[name]
-        if name in self.any_rows:  # a table whose number of rows may differ
+        if name in self.any_rows:  # a table whose number of rows, the first dimension, may differ
             is_fitting = len(tensor.shape) == len(expected) and tensor.shape[1:] == expected[1:]
         else:
             is_fitting = tensor.shape == expected
@@ -294,6 +303,13 @@ class ModelWeights:
 def find_weight_files(folder: Path, names: tuple[str, ...], make_error: Fault) -> list[Path]:
     """Return the first of ``names`` that exists, or the files that it lists if it is an index.
 
+    An index (``INDEX_FILE``) names the file of each weight.
+
+    Args:
+        folder: the model folder.
+        names: names of files, the preferred one first.
+        make_error: makes a ``DataError`` with the rule and the fix of the case.
+
     Raises:
         DataError: none exists, or the index lists no files.
     """
@@ -309,7 +325,15 @@ def find_weight_files(folder: Path, names: tuple[str, ...], make_error: Fault) -
 
 
 def _read_weight_map(index: Path, make_error: Fault) -> dict[str, str]:
-    """Return the file name of each weight, as an index lists them."""
+    """Return the file name of each weight, as an index lists them.
+
+    Args:
+        index: the file ``model.safetensors.index.json``.
+        make_error: makes a ``DataError`` with the rule and the fix of the case.
+
+    Raises:
+        DataError: the file cannot be read, or has no such list.
+    """
     document = read_json(index, make_error)
     weight_map = document.get("weight_map") if isinstance(document, dict) else None
     if not isinstance(weight_map, dict) or not weight_map:
@@ -319,6 +343,11 @@ def _read_weight_map(index: Path, make_error: Fault) -> dict[str, str]:
 
 def list_folder_tensors(folder: Path, make_error: Fault) -> list[StoredTensor]:
     """Return the tensors of a folder's safetensors file, or of those that its index lists.
+
+    An index (``INDEX_FILE``) names the file of each weight.
+
+    Args:
+        make_error: makes a ``DataError`` with the rule and the fix of the case.
 
     Raises:
         DataError: a file is missing or damaged, or its tensors are not those that the index lists.
@@ -340,7 +369,10 @@ def list_folder_tensors(folder: Path, make_error: Fault) -> list[StoredTensor]:
 
 
 def list_stored_tensors(file: Path, make_error: Fault) -> list[StoredTensor]:
-    """Return the tensors of a safetensors file, in the order of its header.
+    """Return key and shape of each tensor of a safetensors file, in the order of its header.
+
+    Args:
+        make_error: makes a ``DataError`` with the rule and the fix of the case.
 
     Raises:
         DataError: the file is missing, empty, damaged or cut short.

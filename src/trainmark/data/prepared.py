@@ -88,7 +88,7 @@ class PartialFolder:
         return work
 
     def save(self) -> None:
-        """Write the state to disk, completely or not at all."""
+        """Write the state, which lists finished work, to disk: completely or not at all."""
         with write_atomically(self.folder / STATE_FILE) as stream:
             stream.write(json.dumps(self.state).encode())
 
@@ -105,6 +105,10 @@ class PartialFolder:
 
         What ``make`` writes must be on disk when it returns. If it is interrupted, the next call
         runs it again.
+
+        Args:
+            name: of the stage, a part of the work; the result is stored under it.
+            make: does the work of the stage.
         """
         stages = self.state["stages"]
         if name not in stages:
@@ -226,6 +230,7 @@ def _open_partial_folder(
         folder: path of the partial folder.
         data: the folder that it becomes when it is finished.
         sources: the files that ``data`` is made of, by name.
+        report: receives lines and progress.
         case: name of the case.
         form: version of the format that is written.
         options: everything else that ``data`` depends on.
@@ -233,7 +238,8 @@ def _open_partial_folder(
     Raises:
         DataError: ``data`` has other content.
     """
-    earlier_state = _read_state(folder)
+    earlier_state = _read_state(folder)  # of an interrupted call; empty: there is none
+    # ``fingerprints``: size and sha256 of each source.
     # ``versions``: size and time of change of each source.
     fingerprints, versions = _fingerprint_sources(sources, earlier_state, report)
     # Everything that the content of the data folder depends on.
@@ -244,13 +250,20 @@ def _open_partial_folder(
     state = _resume_or_begin(folder, made_of, earlier_state, report)
     # The next call does not hash a source again that has still the same version.
     state["stats"] = versions
-    partial_folder = PartialFolder(folder, {**made_of, "counts": {}}, report, state)
+    # The manifest that the folder gets when it is finished; the caller adds counts of each split.
+    manifest = {**made_of, "counts": {}}
+    partial_folder = PartialFolder(folder, manifest, report, state)
     partial_folder.save()
     return partial_folder
 
 
 def _refuse_data_in_raw(data: Path, raw: Path) -> None:
-    """Raise DataError if the folder to write lies inside the raw one."""
+    """Raise DataError if the folder to write lies inside that of the sources.
+
+    Args:
+        data: the folder to write, as an absolute path.
+        raw: the folder of the sources, as an absolute path.
+    """
     if raw in data.parents:
         raise DataError(
             "the output folder lies inside the raw folder",
@@ -293,11 +306,15 @@ def _resume_or_begin(
 ) -> dict[str, Any]:
     """Return the earlier state if it has the same ``made_of``; else empty ``folder``.
 
+    A state has ``made_of``, the results of finished ``stages`` by name, and the size and sha256 of
+    finished ``files`` by path.
+
     Args:
-        folder: the partial folder.
+        folder: the folder that is renamed to the data folder when it is finished.
         made_of: everything that the content of the data folder depends on: case, format, sources
             and options.
         earlier_state: the state that an interrupted call left on disk; empty: there is none.
+        report: called with each line to show.
 
     Returns:
         The state from which this call continues: the earlier one, or one without finished work.
@@ -305,7 +322,7 @@ def _resume_or_begin(
     made_of_json = json.loads(json.dumps(made_of))  # as it is read from a file: tuples are lists
     if earlier_state.get("made_of") == made_of_json:
         report(f"resuming an interrupted conversion in {folder}")
-        # A call that was killed while it wrote the state has left the file of `write_atomically`.
+        # A call that was killed while it wrote the state has left a temporary file.
         for staging in folder.glob(f".{STATE_FILE}.*.tmp"):
             staging.unlink()
         return dict(earlier_state)
@@ -317,7 +334,11 @@ def _resume_or_begin(
 
 @contextmanager
 def _lock_folder(data: Path) -> Iterator[None]:
-    """Hold the lock of ``data``; raise EnvironmentFault if another prepare holds it."""
+    """Hold the lock of ``data``, the folder to write.
+
+    Raises:
+        EnvironmentFault: another `trainmark prepare` holds the lock.
+    """
     lock_file = data.with_name(f".{data.name}.lock")
     lock_file.parent.mkdir(parents=True, exist_ok=True)
     try:
@@ -335,7 +356,13 @@ def _lock_folder(data: Path) -> Iterator[None]:
 
 
 def _read_state(folder: Path) -> dict[str, Any]:
-    """Return the state that an earlier call left; empty if there is none that can be used."""
+    """Return the state that an interrupted call left; empty if there is none that can be used.
+
+    The state lists what is finished, so that the next call resumes the work.
+
+    Args:
+        folder: the partial folder, which becomes the data folder when it is finished.
+    """
     try:
         state = json.loads((folder / STATE_FILE).read_bytes())
         # A state with other keys is of another version of this program, and cannot be used.
@@ -357,6 +384,7 @@ def _fingerprint_sources(
         sources: the files by name.
         earlier_state: the state that an interrupted call left on disk: ``made_of`` has the
             fingerprints, ``stats`` size and modification time by name; empty: there is none.
+        report: receives the progress.
 
     Returns:
         The fingerprints with the name of their source, and lists of size in bytes and
@@ -380,10 +408,14 @@ def _fingerprint_sources(
 
 
 def _finish(partial_folder: PartialFolder, data: Path) -> None:
-    """Write the manifest and rename the partial folder to ``data``."""
+    """Write the manifest and rename the partial folder to ``data``.
+
+    The manifest lists every file of the finished folder with its fingerprint: size and sha256.
+    """
     folder = partial_folder.folder
     report = partial_folder.report
-    files = {}  # that the finished folder has, by path: not the state, not intermediate files
+    # The files of the finished folder by path, without the state and intermediate files.
+    files = {}
     for file in folder.rglob("*"):
         name = file.relative_to(folder).as_posix()
         if file.is_file() and not name.startswith((STATE_FILE, f"{WORK_FOLDER}/")):
@@ -433,7 +465,10 @@ def _is_finished(data: Path, made_of: dict[str, Any]) -> bool:
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
-    """Return a folder's manifest; empty if there is none, or none that can be read."""
+    """Return the manifest of a data folder; empty if there is none, or none that can be read.
+
+    `trainmark prepare` writes it: what the data were made of, counts, and sha256 of the files.
+    """
     try:
         manifest = json.loads((folder / MANIFEST_FILE).read_bytes())
     except (OSError, ValueError):
@@ -447,7 +482,7 @@ def compute_fingerprint(
     """Return a file's ``size_bytes`` and ``sha256``.
 
     Args:
-        advance: called with the size of each block that was read.
+        advance: shows progress; called with the size of each block that was read.
     """
     digest = sha256()
     size = 0
@@ -463,7 +498,7 @@ def copy_file(source: Path, target: Path, advance: Callable[[int], None] = lambd
     """Copy a file; blocks of zeros become holes, so that a sparse file stays sparse.
 
     Args:
-        advance: called with the size of each block that was copied.
+        advance: shows progress; called with the size of each block that was copied.
     """
     with source.open("rb") as reader, target.open("wb") as writer:
         while block := reader.read(BLOCK_BYTES):
@@ -498,8 +533,8 @@ def write_splits(
         raw: the folder that contains all source files.
         say: called with each line to show.
         case: name of the case, for the manifest.
-        layout: the source files of each split.
         form: version of the format that is written.
+        layout: the source files of each split.
         names: the name of each split's file in ``data``.
         write: writes a split from its source files; returns counts by name, which may be empty.
         copies: further source files by their names in ``data``.

@@ -57,10 +57,14 @@ class EpochIndex:
         return len(self.sample_order)
 
     def batch(self, rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], Counts]:
-        """Return token ids (B, seq_length + 1): inputs and, shifted by one, targets.
+        """Return the tokens of samples, and how many samples, sequences and tokens they are.
 
         Args:
-            rows: sample numbers, as in ``sample_order`` (B,).
+            rows: sample numbers, such as some entries of ``sample_order`` (B,).
+
+        Returns:
+            Token ids, int64 (B, seq_length + 1): the inputs are all but the last of a row, the
+            targets all but the first. A sample is one sequence without padding.
         """
         num_tokens = len(rows) * self.split.seq_length
         counts = Counts(
@@ -69,27 +73,32 @@ class EpochIndex:
         return self.gather_tokens(rows), counts
 
     def gather_tokens(self, numbers: Sequence[int] | NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the tokens of samples, each with the token that follows it.
+        """Return the tokens of samples, each with the token that follows it: its last target.
+
+        Sample ``i`` begins at token ``offsets[i]`` of document ``documents[positions[i]]`` and ends
+        with the token at which sample ``i + 1`` begins.
 
         Args:
-            numbers: sample numbers, as in ``sample_order`` (B,).
+            numbers: sample numbers, such as some entries of ``sample_order`` (B,).
 
         Returns:
-            int64 (B, seq_length + 1).
+            Token ids, int64 (B, seq_length + 1).
         """
+        # Where in ``corpus``, the tokens of all documents, each document begins and the last ends.
         document_starts = self.split.starts
         corpus = self.split.reader.tokens
         token_rows = np.empty((len(numbers), self.split.seq_length + 1), np.int64)
         for row, number in zip(token_rows, numbers, strict=True):
-            # Where in ``documents`` are the documents in which this sample and the next one begin.
+            # Positions of the documents in which this sample and the next one begin.
             first, last = self.positions[number : number + 2]
             documents = self.documents[first : last + 1]  # that have tokens of the sample
             begins = document_starts[documents]
             ends = document_starts[documents + 1]
-            # Cut off what follows the sample in its last document and what precedes it in its first
-            # one. The end comes first: both offsets count from the start of a document. If the
-            # sample lies in one document, the second line moves this start, ``begins[-1]``, too.
+            # Cut off what follows the sample in its last document. The ``1`` keeps the token at
+            # which the next sample begins. This line needs ``begins[-1]`` before the next line
+            # moves it, which happens if the sample lies in one document.
             ends[-1] = begins[-1] + self.offsets[number + 1] + 1
+            # Cut off what precedes the sample in its first document.
             begins[0] += self.offsets[number]
             pieces = [corpus[begin:end] for begin, end in zip(begins, ends, strict=True)]
             np.concatenate(pieces, out=row)
@@ -122,7 +131,10 @@ class Samples:
 
     @cached_property
     def starts(self) -> NDArray[np.int64]:
-        """The index of each document's first token, then the end of the last, (documents + 1,)."""
+        """Where each document of the split begins, then the end of the last, (documents + 1,).
+
+        These are indices of tokens in the reader's ``tokens``.
+        """
         return self.reader.find_token_starts(self.documents)
 
     def __len__(self) -> int:
@@ -135,18 +147,28 @@ class Samples:
         return int(self.starts[-1] - self.starts[0])
 
     def build_unshuffled_epoch(self) -> EpochIndex:
-        """Return the samples with documents and samples in the order of the files."""
+        """Return an epoch with documents and samples in the order of the files.
+
+        Evaluation uses it.
+        """
         document_order = np.arange(len(self.documents))
         sample_order = np.arange(len(self))
         arrays = self._cut_samples(document_order, sample_order)
         return EpochIndex(self, *arrays)
 
     def build_epoch(self, number: int) -> EpochIndex:
-        """Return the shuffled samples of one epoch, counted from 0."""
+        """Return the shuffled samples of one epoch.
+
+        As in Megatron, epochs are shuffled in groups. A group has as many epochs as are needed for
+        ``shuffled_together`` samples. The orders of a group are cached in the folder ``cache``,
+        unless it is None.
+
+        Args:
+            number: the epoch, from 0.
+        """
         samples = len(self)
         if samples == 0:  # nothing to shuffle; there may be no token by which to divide
             return self.build_unshuffled_epoch()
-        # Epochs are shuffled in groups that hold at least ``shuffled_together`` samples.
         needed_tokens = self.shuffled_together * self.seq_length + 1  # 1: the last sample's target
         epochs_per_group = -(-needed_tokens // self.num_tokens)  # rounded up
         group, epoch_of_group = divmod(number, epochs_per_group)
@@ -158,7 +180,9 @@ class Samples:
 
         arrays = load_or_build_arrays(self.cache / str(seed), build) if self.cache else build()
         document_order, positions, offsets, sample_order = arrays  # of the whole group
-        # Concatenated epochs may give more samples than the same epochs alone: those are left out.
+        # Tokens after the last whole sample of an epoch may make further samples with the tokens of
+        # the next epoch. Each epoch takes as many samples as it has alone; the last few of the
+        # group are left out.
         first = epoch_of_group * samples
         order_of_epoch = sample_order[first : first + samples]
         return EpochIndex(self, document_order, positions, offsets, order_of_epoch)
@@ -174,7 +198,8 @@ class Samples:
             random: the generator, with the seed of this group.
 
         Returns:
-            ``documents``, ``positions``, ``offsets`` and ``sample_order``.
+            ``documents``, ``positions``, ``offsets`` and ``sample_order`` of an ``EpochIndex``,
+            for all epochs of the group.
         """
         num_samples = count_samples(num_epochs * self.num_tokens, self.seq_length)
         num_before_last = count_samples((num_epochs - 1) * self.num_tokens, self.seq_length)
@@ -199,16 +224,17 @@ class Samples:
     def _cut_samples(
         self, document_order: NDArray[Any], sample_order: NDArray[Any]
     ) -> list[NDArray[Any]]:
-        """Cut documents into samples; return the arrays of an ``EpochIndex``.
+        """Concatenate documents and cut them into samples; return the arrays of an ``EpochIndex``.
 
         Args:
             document_order: document numbers, in the order in which the documents are concatenated.
             sample_order: numbers of the samples that are cut from them, in the order of training.
 
         Returns:
-            ``documents`` and ``sample_order`` as given; between them ``positions`` and ``offsets``:
-            sample ``i`` begins at token ``offsets[i]`` of document ``documents[positions[i]]``.
+            Four arrays: ``document_order``, ``positions``, ``offsets`` and ``sample_order``. Sample
+            ``i`` begins at token ``offsets[i]`` of document ``document_order[positions[i]]``.
         """
+        # ``starts`` has the first token of each document, then the end of the last one.
         sizes = np.diff(self.starts)[document_order]
         positions, offsets = cut_documents(sizes, self.seq_length)
         return [document_order, positions, offsets, sample_order]
@@ -226,21 +252,23 @@ class Splits:
 def cut_documents(
     sizes: NDArray[np.int64], seq_length: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Cut concatenated documents every ``seq_length`` tokens.
+    """Find where samples begin if concatenated documents are cut every ``seq_length`` tokens.
+
+    The cuts are at the tokens 0, ``seq_length``, 2 * ``seq_length`` and so on. A sample ends with
+    the token at the next cut, which is its last target, so no sample begins at the last cut.
 
     Args:
         sizes: number of tokens of each document, in order (documents,).
 
     Returns:
-        Two int64 arrays (samples + 1,), empty if there is no token: the index in ``sizes`` of the
-        document in which each sample begins, and the token within this document at which it begins.
-        The last entry is the end of the last sample.
+        Two int64 arrays with an entry for each cut (samples + 1,), empty if there is no token: the
+        index in ``sizes`` of the document of the cut, and the number of tokens of this document
+        before the cut.
     """
     ends = np.cumsum(sizes, dtype=np.int64)
-    # For each document, the number of cuts in it and in the documents before it; all together one
-    # more than samples, because a sample also needs the token at the next cut.
-    cuts = -(-ends // seq_length)  # rounded up: there is a cut at token 0
-    positions = np.repeat(np.arange(len(sizes)), np.diff(cuts, prepend=0))
+    cuts_before_end = -(-ends // seq_length)  # rounded up: there is a cut at token 0
+    cuts_in_document = np.diff(cuts_before_end, prepend=0)
+    positions = np.repeat(np.arange(len(sizes)), cuts_in_document)
     positions[:1] = 0  # as in Megatron, sample 0 begins at document 0, even if that is empty
     starts = ends - sizes
     offsets = np.arange(len(positions)) * seq_length - starts[positions]

@@ -35,7 +35,11 @@ PART_NAME = re.compile(r".*-([0-9]+)-of-([0-9]+)(-[0-9a-f]+)?")  # older hub nam
 
 @contextmanager
 def translate_read_errors(file: Path, make_error: Fault) -> Iterator[None]:
-    """Turn an ``OSError`` of the block into a ``DataError`` that names ``file``."""
+    """Turn an ``OSError`` of the block into a ``DataError`` that names ``file``.
+
+    Args:
+        make_error: makes a ``DataError`` with the rule and the fix of the case.
+    """
     try:
         yield
     except OSError as error:
@@ -44,7 +48,11 @@ def translate_read_errors(file: Path, make_error: Fault) -> Iterator[None]:
 
 
 def refuse_unreadable(file: Path, make_error: Fault) -> None:
-    """Raise ``DataError`` if a file is missing, empty or unreadable."""
+    """Raise ``DataError`` if a file is missing, empty or unreadable.
+
+    Args:
+        make_error: makes a ``DataError`` with the rule and the fix of the case.
+    """
     with translate_read_errors(file, make_error), file.open("rb") as stream:
         if stream.read(1):
             return
@@ -122,7 +130,10 @@ def find_layout(folder: Path, forms: Sequence[Form], make_error: Fault) -> Layou
 
 
 def _find_first_files(place: Path, names: Sequence[str]) -> list[Path]:
-    """Return the files of the first of ``names`` that exists in ``place``; empty: none exists."""
+    """Return the files of the first of ``names`` that exists in ``place``; empty: none exists.
+
+    A name may exist as one file or as several numbered parts.
+    """
     for name in names:
         files = _find_files(place, name)
         if files:
@@ -149,7 +160,8 @@ def _find_files(place: Path, name: str) -> list[Path]:
     parts = list(match_by_part)
     numbers = [int(match[1]) for match in match_by_part.values()]
     totals = [int(match[2]) for match in match_by_part.values()]
-    # Parts of several versions may together have each number once.
+    # Each part states the total. Parts of several versions of the data may together have each
+    # number once; then they state different totals.
     if numbers and (numbers != list(range(totals[0])) or len(set(totals)) > 1):
         raise DataError(
             f"found only the numbered parts {', '.join(part.name for part in parts)}",
@@ -189,7 +201,7 @@ class Ragged:
 
     @classmethod
     def from_rows(cls, rows: Sequence[Sequence[int]]) -> Self:
-        """Concatenate rows; the values become int32."""
+        """Make the ragged array of ``rows``: their values are concatenated, and become int32."""
         lengths = np.fromiter(map(len, rows), np.int64, len(rows))
         values = np.fromiter(chain.from_iterable(rows), np.int32, int(lengths.sum()))
         return cls(values, compute_starts(lengths))
@@ -199,7 +211,7 @@ class Ragged:
 
     @property
     def lengths(self) -> NDArray[np.int64]:
-        """Number of values of each row."""
+        """Number of values of each row; ``starts`` has their beginnings and the end of the last."""
         return np.diff(self.starts)
 
     def get_row(self, number: int) -> NDArray[Any]:

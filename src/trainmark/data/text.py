@@ -77,7 +77,8 @@ def parse_csv_rows(text: str) -> Iterator[tuple[int, list[str]]]:
     Raises:
         ValueError: a quote does not end, or text follows it; the error has the line's number.
     """
-    # The library would end a row at a lone carriage return, so a placeholder replaces it.
+    # The library would end a row at a carriage return without line feed. A character that the text
+    # does not contain replaces it; each field gets it back below.
     placeholder = next(character for character in _NONCHARACTERS if character not in text)
     lines = StringIO(_LONE_RETURN.sub(placeholder, text), newline="\n")
     reader = csv.reader(lines, strict=True)

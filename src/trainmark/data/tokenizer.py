@@ -44,6 +44,10 @@ def find_tokenizer_file(
 ) -> Path:
     """Return the first of ``names`` that exists in a folder.
 
+    Args:
+        make_error: makes a ``DataError`` with the rule and the fix of the case.
+        names: names of files, the preferred one first.
+
     Raises:
         DataError: none exists, or the file is empty.
     """
@@ -58,11 +62,14 @@ def find_tokenizer_file(
 def open_tokenizer(file: Path, make_error: Fault, *, plain: bool = True) -> Tokenizer:
     """Open a tokenizer of any form; it neither pads nor truncates.
 
-    The two files of GPT-2 do not define whether a space precedes a text; none is added. The
-    tokenizer of ``vocab.txt`` has its vocabulary alone: ``open_wordpiece`` adds the special tokens
-    of BERT and how it splits texts.
+    The forms are ``tokenizer.json``, the ``vocab.txt`` of BERT, and the ``vocab.json`` and
+    ``merges.txt`` of GPT-2. GPT-2's files do not define whether a space is added before a text;
+    none is added. For ``vocab.txt``, the result has the vocabulary alone: ``open_wordpiece`` adds
+    the special tokens of BERT and how it splits texts.
 
     Args:
+        file: ``tokenizer.json``, ``vocab.txt`` or ``vocab.json``.
+        make_error: makes a ``DataError`` with the rule and the fix of the case.
         plain: encode a special token that is spelled out in a text as ordinary characters, so
             that no text can forge one.
 
@@ -94,6 +101,8 @@ def open_tokenizer(file: Path, make_error: Fault, *, plain: bool = True) -> Toke
 def read_merges(file: Path) -> list[tuple[str, str]]:
     """Return the merges of GPT-2's ``merges.txt``, one from each line after the version.
 
+    A merge is the two tokens that byte-pair encoding joins to one.
+
     Raises:
         ValueError: a line is not two tokens separated by a space.
     """
@@ -111,9 +120,11 @@ def read_merges(file: Path) -> list[tuple[str, str]]:
 def open_wordpiece(file: Path, make_error: Fault, *, plain: bool = False) -> Tokenizer:
     """Open ``tokenizer.json`` of a BERT, or build its uncased tokenizer from ``vocab.txt``.
 
-    It adds special tokens around a text unless the caller disables that.
+    The tokenizer adds special tokens around a text unless its caller disables that.
 
     Args:
+        file: the ``tokenizer.json`` or ``vocab.txt``.
+        make_error: makes a ``DataError`` with the rule and the fix of the case.
         plain: encode a special token that is spelled out in a text as ordinary characters.
 
     Raises:
@@ -135,11 +146,11 @@ def open_wordpiece(file: Path, make_error: Fault, *, plain: bool = False) -> Tok
         library.post_processor = processors.BertProcessing(
             ("[SEP]", ids["[SEP]"]), ("[CLS]", ids["[CLS]"])
         )
-    refuse_other_settings(file, library, make_error)
+    refuse_conflicting_settings(file, library, make_error)
     return library
 
 
-def refuse_other_settings(file: Path, library: Tokenizer, make_error: Fault) -> None:
+def refuse_conflicting_settings(file: Path, library: Tokenizer, make_error: Fault) -> None:
     """Refuse settings in ``tokenizer_config.json`` that the opened tokenizer does not follow.
 
     A setting that is not followed gives other tokens, which would train another model.
@@ -147,6 +158,7 @@ def refuse_other_settings(file: Path, library: Tokenizer, make_error: Fault) -> 
     Args:
         file: the file from which ``library`` was opened.
         library: the opened tokenizer.
+        make_error: makes a ``DataError`` with the rule and the fix of the case.
 
     Raises:
         DataError: the first key that differs, with its value.
@@ -178,9 +190,12 @@ def refuse_other_settings(file: Path, library: Tokenizer, make_error: Fault) -> 
 
 
 def read_special_token(folder: Path, key: str, make_error: Fault) -> str | None:
-    """Return the special token in a folder's settings under ``key``, such as ``eos_token``.
+    """Return the special token in a tokenizer's settings under ``key``; None: it is not there.
 
-    None: no file of settings has it.
+    Args:
+        folder: the folder of the tokenizer, with its files of settings.
+        key: such as ``eos_token``.
+        make_error: makes a ``DataError`` with the rule and the fix of the case.
     """
     for name in SETTINGS_FILES:
         file = folder / name
@@ -200,12 +215,12 @@ def refuse_short_vocabulary(
     """Refuse a vocabulary that is shorter than the model's.
 
     A shorter vocabulary was cut, or belongs to another model whose ids mean other words; training
-    would not notice it. A model may pad its table.
+    would not notice it. A model may have further rows in its table of embeddings, as padding.
 
     Args:
         file: the vocabulary.
         entries: its number of tokens.
-        vocab_size: rows of the model's table.
+        vocab_size: rows of the model's table of embeddings.
         size_source: what sets ``vocab_size``, a file or the recipe, for the error.
         fix: what the user can do, for the error.
         multiple: the model may pad ``entries`` up to the next multiple of this.
@@ -245,7 +260,10 @@ class CorpusTokenizer:
 
 
 def find_corpus_files(folder: Path) -> dict[str, Path]:
-    """Return the files of a corpus tokenizer by name, with those of its settings that exist.
+    """Return the files of the tokenizer that encodes a corpus, by name.
+
+    They are the ``tokenizer.json``, GPT-2's two files and the files of settings, as far as they
+    exist.
 
     Raises:
         DataError: the folder has neither ``tokenizer.json`` nor GPT-2's two files.
@@ -259,9 +277,12 @@ def find_corpus_files(folder: Path) -> dict[str, Path]:
 
 
 def open_corpus_tokenizer(folder: Path, *, ends: bool = True) -> CorpusTokenizer:
-    """Open ``tokenizer.json``, or GPT-2's ``vocab.json`` with ``merges.txt``.
+    """Open the tokenizer that encodes a corpus, and find the token that ends its documents.
+
+    It is opened from ``tokenizer.json``, or else from GPT-2's ``vocab.json`` and ``merges.txt``.
 
     Args:
+        folder: the folder of the tokenizer.
         ends: whether documents end with the end-of-document token.
 
     Raises:
@@ -271,7 +292,7 @@ def open_corpus_tokenizer(folder: Path, *, ends: bool = True) -> CorpusTokenizer
     files = find_corpus_files(folder)
     file = files[FAST_FILE] if FAST_FILE in files else files[BPE_FILES[0]]
     library = open_tokenizer(file, make_corpus_error)
-    refuse_other_settings(file, library, make_corpus_error)
+    refuse_conflicting_settings(file, library, make_corpus_error)
     vocab_size = max(library.get_vocab().values()) + 1  # ids may have gaps
     if not ends:  # no token ends a document
         return CorpusTokenizer(library, vocab_size)

@@ -281,7 +281,7 @@ def check_weights(folder: Path, config: ModelConfig) -> dict[str, StoredTensor]:
     weights = ModelWeights(
         model="the Llama model described in model/config.json",
         shapes=compute_expected_shapes(config),
-        unused=is_unused,
+        is_unused=is_unused,
     )
     return weights.match(list_folder_tensors(folder, make_model_error), where=folder)
 
@@ -333,7 +333,7 @@ def open_tokenizer(folder: Path, *, vocab_size: int) -> TextTokenizer:
     file = find_tokenizer_file(folder, make_model_error, (FAST_FILE,))
     library = tokenizer.open_tokenizer(file, make_model_error)
     # Refuse settings in tokenizer_config.json that ``library`` does not follow.
-    tokenizer.refuse_other_settings(file, library, make_model_error)
+    tokenizer.refuse_conflicting_settings(file, library, make_model_error)
     vocab = library.get_vocab(with_added_tokens=True)
     largest_id = max(vocab.values(), default=-1)
     if largest_id >= vocab_size:

@@ -245,8 +245,8 @@ def match_weights(
         model="the DistilBERT model described in model/config.json",  # as errors name it
         shapes=compute_expected_shapes(config),
         wrappers=("distilbert.",),  # a prefix that may be missing: a bare encoder has none
-        optional=HEAD_PREFIXES,
-        unused=lambda name: name.startswith(IGNORED_PREFIXES) or name.endswith(IGNORED_SUFFIXES),
+        optional_prefixes=HEAD_PREFIXES,
+        is_unused=lambda name: name.startswith(IGNORED_PREFIXES) or name.endswith(IGNORED_SUFFIXES),
     )
     return weights.match(stored_tensors, where=file)
 

@@ -339,7 +339,7 @@ def match_weights(
         any_rows=POSITION_EMBEDDINGS,  # whose number of rows may differ
         # Called with the name of a tensor that is no parameter: true ignores the tensor, false
         # refuses it. A layer that the model does not have shows that the model is another one.
-        unused=lambda name: not name.startswith(LAYER_PREFIX),
+        is_unused=lambda name: not name.startswith(LAYER_PREFIX),
     )
     return weights.match(stored_tensors, where=file)
 
