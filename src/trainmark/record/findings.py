@@ -515,7 +515,7 @@ def _find_replay_differences(measurement: Measurement) -> Iterator[Message]:
         yield message(
             "replay_not_deterministic",
             windows=replays.not_deterministic,
-            of=replays.windows,
+            of=replays.windows,  # number of windows that were repeated
         )
     elif replays.differences:
         first = replays.differences[0]

@@ -182,6 +182,7 @@ def list_index_records(record: Record) -> list[IndexRecord]:
     is_valid = record.passed and not is_refuted(record.trust)
     speed = record.figures["final_result"]  # work per second of the whole job
     speed_result = round_result(speed.value or 0.0) if is_valid else 0.0
+    # A memory use that is not known becomes 0, which is flagged.
     memory_mib = (record.figures["mem"].value or 0.0) / _BYTES_PER_MIB
     memory_result = round_result(memory_mib) if is_valid else 0.0
     final_loss = record.figure("final_loss")
@@ -196,7 +197,7 @@ def list_index_records(record: Record) -> list[IndexRecord]:
         direction_id=mission.direction_id,
         run_mode=run_mode,
         index=_SPEED,
-        gpu_num=plan.world_size,
+        gpu_num=plan.world_size,  # each rank counts as a device
         FINAL_RESULT=speed_result,
         JOB_FAIL_FLAG=get_fail_flag(speed_result, failed=not is_valid),
         UNIT=speed.unit,

@@ -189,7 +189,8 @@ def _compare_changes(plan: Plan, case: Case, recipe: Recipe) -> Iterator[Compare
     # recipe that the user chose. The plan names it in ``compared_with``.
     standard_name = find_standard_recipe(case, plan.recipe_name, world=nodes_by_ranks)
     yield ComparedValue("plan.compared_with", plan.compared_with, standard_name)
-    # ``allowed`` of the changes belong in ``fix_hp``, ``other_work`` in ``extra``.
+    # ``named`` is the recipe that the user chose, without the user's changes. Of the result,
+    # ``allowed`` belongs in ``fix_hp``, and ``other_work`` in ``extra``.
     changes = compare_with_standard(
         recipe, named=case.recipes[plan.recipe_name], standard=case.recipes[standard_name]
     )

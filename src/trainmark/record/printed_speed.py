@@ -57,6 +57,7 @@ def summarize_printed(event: Printed | None, *, steps: int, warmup: int) -> list
         values = [value for value in reading.values if value > 0]
         num_skipped = ceil(len(values) * warmup / steps) if steps else 0
         values_after_warmup = values[num_skipped:] or values[-1:]  # at least the last value
+        # ``TIMES`` are the quantities that are a time of a step; all others are rates.
         find_fastest = min if reading.quantity in TIMES else max
         summaries.append(
             PrintedSpeed(
@@ -98,6 +99,9 @@ def _compute_mean(quantity: str, values: list[float]) -> float | None:
 
     Each value stands for the same number of steps. So the mean of step times is the arithmetic
     one, and that of rates (work per time) the harmonic one.
+
+    Args:
+        quantity: name of what was printed, such as ``step_ms`` or ``tokens_per_second``.
     """
     if not values:
         return None
