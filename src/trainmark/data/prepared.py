@@ -125,7 +125,7 @@ class PartialFolder:
         """Write one file with ``make``, which gets its path; return the result of ``make``.
 
         The result must be a JSON value. A file that an earlier call finished is kept if its
-        fingerprint still matches; its stored result is returned.
+        fingerprint (size and sha256) still matches; its stored result is returned.
 
         Args:
             relative: path of the file in the data folder.
@@ -143,10 +143,11 @@ class PartialFolder:
         return result
 
     def copy_file(self, relative: str, source: Path) -> None:
-        """Copy a file; its bytes count as units of work of the current stage.
+        """Copy a file unless an earlier call did; its bytes count as progress of the current stage.
 
         Args:
             relative: path of the copy in the data folder.
+            source: the file to copy.
         """
         stored = self.state["files"].get(relative)  # the fingerprint of an earlier call's copy
         copy = partial(copy_file, source, advance=self.report.advance)  # the module's function

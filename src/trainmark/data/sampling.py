@@ -89,7 +89,7 @@ class EpochIndex:
         corpus = self.split.reader.tokens
         token_rows = np.empty((len(numbers), self.split.seq_length + 1), np.int64)
         for row, number in zip(token_rows, numbers, strict=True):
-            # Positions of the documents in which this sample and the next one begin.
+            # The indices in ``self.documents`` at which this sample and the next one begin.
             first, last = self.positions[number : number + 2]
             documents = self.documents[first : last + 1]  # that have tokens of the sample
             begins = document_starts[documents]

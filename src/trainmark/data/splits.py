@@ -104,7 +104,7 @@ def find_layout(folder: Path, forms: Sequence[Form], make_error: Fault) -> Layou
 
     Args:
         forms: each has the possible names of each split's file, and the subfolders in which the
-            files may be.
+            files may be; ``kind`` names the form.
         make_error: makes a ``DataError`` with the rule and the fix of the case.
 
     Raises:
