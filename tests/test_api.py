@@ -88,11 +88,11 @@ def test_sides_are_records_or_paths(runs: Path) -> None:
     other = TOY.model_copy(update={"run_id": "other", "steps": steps})
     by_record = trainmark.compare([TOY], [other], figures=["p_train"])
     assert by_record.figures[0].ratio == 1
-    by_word = trainmark.compare(runs / "a", [other], figures=["p_train"])
-    assert by_word.figures[0].a == by_record.figures[0].a
-    # Several values may be given as one.
-    by_words = trainmark.compare([str(runs / "a")], [other], figures="p_train", allow="bs")
-    assert by_words.figures[0] == by_word.figures[0]
+    by_path = trainmark.compare(runs / "a", [other], figures=["p_train"])
+    assert by_path.figures[0].a == by_record.figures[0].a
+    # A text may stand for a list of one: ``figures``, and ``allow``, keys that may differ.
+    by_path_in_list = trainmark.compare([str(runs / "a")], [other], figures="p_train", allow="bs")
+    assert by_path_in_list.figures[0] == by_path.figures[0]
     with pytest.raises(UsageError):  # two cases are never compared
         trainmark.compare(str(runs / "a"), str(runs / "b"))
 
@@ -111,7 +111,7 @@ def test_damaged_record_of_a_side_is_excluded_with_a_warning(runs: Path) -> None
     assert comparison.figures[0].launches == (1, 1)
 
 
-def test_plan_file_runs_and_resumes_with_missing_runs(
+def test_plan_file_runs_each_launch_and_refuses_options_of_a_single_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     started: list[str] = []  # folders

@@ -125,7 +125,7 @@ def hostile_record() -> Record:
         "table",
         "narrow",
         "repeats",
-        "end",
+        "end of a run",
         "series",
         "md",
         "md-zh",
@@ -171,6 +171,7 @@ def write_hostile(folder: Path, record: Record) -> Path:
 def call(monkeypatch, capfd, tmp_path):
     """Return what calls the program here: exit code, standard output and standard error."""
     monkeypatch.chdir(tmp_path)
+    # The record has no files of events, against which it would be checked.
     monkeypatch.setattr("trainmark.results.selection.check_record", lambda record, _: record)
 
     def run(*words: str) -> tuple[int, str, str]:

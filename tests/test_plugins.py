@@ -62,13 +62,14 @@ BROKEN = {
 @pytest.mark.usefixtures("installed_package")
 @pytest.mark.parametrize("source", BROKEN)
 def test_a_vendor_that_fails_is_named_and_skipped(tmp_path, monkeypatch, source, capsys):
+    # ``BROKEN``: by the source of the vendor's module, the error that it causes.
     (tmp_path / "elsewhere_device.py").write_text(source)
     monkeypatch.delitem(sys.modules, "elsewhere_device", raising=False)
     known, (fault,) = devices.load_all()
     assert "abacus" not in known
     assert fault.where == "device abacus of elsewhere (elsewhere_device:Abacus)"
     assert fault.what.startswith(f"skipped: {BROKEN[source]}")
-    # Others work as before; only who asks for this one gets the error.
+    # Other vendors work as before; only who asks for this vendor gets the error.
     assert devices.choose_vendor("cpu").name == "cpu"
     with pytest.raises(EnvironmentFault) as caught:
         devices.choose_vendor("abacus")

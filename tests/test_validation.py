@@ -28,9 +28,11 @@ OF_THE_LIBRARY = ("Input should", "should be", "Value error", "Field required", 
 
 @pytest.mark.parametrize("kind", [*get_args(core_schema.ErrorType), "path_type"])
 def test_every_kind_of_error_has_our_wording(kind: str) -> None:
-    rule = describe_rule(kind, CONTEXT)
-    # ``CONTEXT`` has a value for each place in a phrase; an unknown kind gets a general phrase.
-    assert rule != describe_rule("a later kind", {}) == "it must be a value of a different type"
+    rule = describe_rule(kind, CONTEXT)  # ``CONTEXT`` has a value for each place in a phrase
+    # An unknown kind gets a general phrase, a known one never does.
+    general_rule = describe_rule("a later kind", {})
+    assert general_rule == "it must be a value of a different type"
+    assert rule != general_rule
     assert not [words for words in OF_THE_LIBRARY if words in rule]
 
 

@@ -69,7 +69,7 @@ def new_stepper(
         fields: other arguments of ``Stepper``.
     """
 
-    def compute_squared_error(batch: Batch) -> torch.Tensor:
+    def compute_loss_sum(batch: Batch) -> torch.Tensor:
         if loss_sum is not None:
             return loss_sum(stepper.model, batch)
         features, targets = batch.tensors
@@ -80,7 +80,7 @@ def new_stepper(
         make_context(precision, world_size=world_size),
         parallelize(model, ranks),
         torch.optim.SGD(model.parameters(), lr=learning_rate, momentum=0.9),
-        compute_squared_error,
+        compute_loss_sum,
         ranks=ranks,
         **fields,
     )

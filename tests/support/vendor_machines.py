@@ -42,6 +42,7 @@ def add_kfd_node(
         vendor: number of the vendor on the PCI bus.
         minor: number of its file in /dev/dri; 0: the node is a processor.
         bus: number of its PCI bus.
+        unique_id: number by which the vendor tells cards apart; 0: it has none.
     """
     properties = {
         "cpu_cores_count": 0 if minor else 64,

@@ -72,17 +72,14 @@ def test_cpu_use_needs_a_long_enough_interval(tmp_path: Path, clock: FakeClock) 
     machine = HostReader(root=tmp_path, clock=clock)
     assert machine.sources == ["psutil"]
     readings = []
-    # Milliseconds since the last reading; 100 are enough since the last one of the CPU.
+    # Milliseconds since the last reading. The use of the CPU is read only if 100 ms have passed
+    # since it was last read.
     for after_ms in (50, 60, 99, 1):
         clock.advance(after_ms * 10**6)
+        # ``nullcontext``: errors of a source are raised, not reported.
         readings.append(set(machine.read(lambda _: nullcontext())))
-    plain = {"memory_used_bytes"}
-    assert readings == [
-        plain,
-        plain | {"utilization_percent"},
-        plain,
-        plain | {"utilization_percent"},
-    ]
+    memory, cpu = "memory_used_bytes", "utilization_percent"
+    assert readings == [{memory}, {memory, cpu}, {memory}, {memory, cpu}]
 
 
 # What ipmitool prints, by https://github.com/ipmitool/ipmitool, lib/ipmi_dcmi.c, 2026-11-22; not
@@ -100,27 +97,28 @@ DCMI = """
 
 @pytest.fixture
 def ipmitool_output(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Put an ipmitool on the path that prints a file; return the file."""
+    """Put an ipmitool on the path that prints a file when asked for the power; return the file."""
     folder = tmp_path / "bin"
     folder.mkdir()
     (folder / "ipmitool").write_text(
-        f'#!/bin/sh\n[ "$*" = "dcmi power reading" ] && cat {folder}/it\n'
+        f'#!/bin/sh\n[ "$*" = "dcmi power reading" ] && cat {folder}/output.txt\n'
     )
     (folder / "ipmitool").chmod(stat.S_IRWXU)
     monkeypatch.setenv("PATH", str(folder), prepend=":")
-    return folder / "it"
+    return folder / "output.txt"
 
 
 def test_each_power_reading_of_the_controller_is_reported_once(
     ipmitool_output: Path, tmp_path: Path
 ) -> None:
-    ipmitool_output.write_text(DCMI)
+    ipmitool_output.write_text(DCMI)  # an answer with 1,206 W
     write_zone(tmp_path, "0", "package-0", energy_uj=7)
     (tmp_path / "dev").mkdir()
     (tmp_path / "dev/ipmi0").touch()
     machine = HostReader(root=tmp_path)
     assert machine.sources == ["psutil", "rapl", "ipmi"]
     machine.ask_controller()  # which takes long, so not with each reading
+    # ``nullcontext``: errors of a source are raised, not reported.
     readings = [machine.read(lambda _: nullcontext()) for _ in range(2)]
     assert [reading.get("power_w") for reading in readings] == [1206.0, None]
     assert [reading["energy_j"] for reading in readings] == [0.0, 0.0]

@@ -83,10 +83,10 @@ def test_fault_is_written_when_it_starts_or_changes(event_log: SampleLog, tmp_pa
     ("name", "value"),
     [
         ("power_w", float("nan")),
-        ("utilization_percent", 100.4),
+        ("utilization_percent", 100.4),  # more than 100
         ("energy_j", -5.0),
-        ("name", "\ud800"),
-        ("throttle_reasons", "heat"),
+        ("name", "\ud800"),  # half of a surrogate pair, which UTF-8 cannot hold
+        ("throttle_reasons", "heat"),  # text in place of a tuple
     ],
 )
 def test_only_the_value_out_of_bounds_is_dropped(
@@ -97,9 +97,9 @@ def test_only_the_value_out_of_bounds_is_dropped(
     take_readings(OneVendor(lambda: samples, (0, 1)), event_log, clock, times=2)
     first, fault, second = read_events(tmp_path)
     reading = {"index": 1} | sound | {"throttle_reasons": ["heat"]}
-    odd, even = first["devices"]
-    assert even == reading
-    assert odd == {
+    faulty_device, sound_device = first["devices"]
+    assert sound_device == reading
+    assert faulty_device == {
         key: value_kept for key, value_kept in (reading | {"index": 0}).items() if key != name
     }
     assert fault["kind"] == "unreadable"

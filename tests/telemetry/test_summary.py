@@ -124,8 +124,10 @@ def test_energy_is_interpolated_at_interval_edges(tmp_path: Path) -> None:
         [make_start_line(0), *make_device_lines(0, times_s=times)],
         ranks=make_ranks_with_devices(1),
     )
-    # 5.9375 s is read at 100 W, 6.125 s at 400 W: 6.25 J and 50 J on a line over 0.1875 s. The
-    # training begins at 6 s, so ``before`` is not its energy, and ends 3.625 s later.
+    # The power is 100 W until the training begins at 6 s, then 400 W until it ends 3.625 s later.
+    # The energy counter is read at 5.9375 s and at 6.125 s. Between these readings it grows by
+    # 6.25 J + 50 J, which are spread evenly over the 0.1875 s. The third of it that falls before
+    # 6 s (``before``) is not the energy of the training.
     before = (6.25 + 50) * (0.0625 / 0.1875)
     energy = summary.devices[0].over["train"].energy
     assert energy.joules == pytest.approx(6.25 + 400 * 3.625 - before)
@@ -199,6 +201,7 @@ def test_on_a_cpu_the_packages_count_as_the_device(tmp_path: Path) -> None:
     ]
     summary, figures = summarize_run(tmp_path, [*lines, make_end_line()], on_processor=True)
     cpu = summary.hosts[0]["train"].quantities["utilization_percent"]
+    # ``WEIGHTS_S``: by the time of a reading, the seconds of the training for which it counts.
     expected = sum(8 * t * weight for t, weight in WEIGHTS_S.items()) / 3.625
     # The highest reading is that of 9.625 s.
     assert (cpu.mean, cpu.highest) == (pytest.approx(expected), 77.0)

@@ -76,7 +76,7 @@ def test_a_version_out_of_range_is_missing_and_comes_in_its_tested_version(tmp_p
     code, package_names, (command,) = run_tool(tmp_path, "rich<1")
 
     assert (code, package_names) == (1, ["rich"])
-    # rich is in the lock, so its version is that of the lock.
+    # rich is in the lock, so the command fetches the version of the lock, with which the tests run.
     assert re.search(r"--no-deps .* rich==[\d.]+( |$)", command)
 
 
@@ -95,10 +95,11 @@ def test_what_a_missing_package_requires_is_named_too(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     missing = load_tool()
-    installed = missing.find_installed
+    find_installed = missing.find_installed
     pins = missing.read_locks().pins
-    # As a machine with torch alone has them: an older core, and fitting helpers of typing.
-    there = {
+    # What a machine with torch alone has of them: an older core, and fitting helpers of typing.
+    # None: the package is not installed; an empty list: it requires no other package.
+    replaced = {
         "pydantic": None,
         "annotated-types": None,
         "msgspec": None,
@@ -106,10 +107,12 @@ def test_what_a_missing_package_requires_is_named_too(
         "pydantic-core": missing.Found("2.0.0", []),
     }
     for name in ("typing-extensions", "typing-inspection"):
-        there[name] = missing.Found(pins[name], [])
+        replaced[name] = missing.Found(pins[name], [])
 
     monkeypatch.setattr(
-        missing, "find_installed", lambda name: there[name] if name in there else installed(name)
+        missing,
+        "find_installed",
+        lambda name: replaced[name] if name in replaced else find_installed(name),
     )
     monkeypatch.setattr(sys, "argv", ["missing.py"])
 
@@ -133,10 +136,10 @@ def test_every_package_of_the_locks_but_torch_follows_from_the_project(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     missing = load_tool()
-    installed = missing.find_installed
+    find_installed = missing.find_installed
     # As if nothing but torch were installed: the command then names all other packages.
     monkeypatch.setattr(
-        missing, "find_installed", lambda name: installed(name) if name == "torch" else None
+        missing, "find_installed", lambda name: find_installed(name) if name == "torch" else None
     )
     monkeypatch.setattr(sys, "argv", ["missing.py"])
 

@@ -35,9 +35,9 @@ def test_rank_of_sharded_model_holds_only_shards_of_gradients(tmp_path: Path) ->
     loss = ((plain_model(features[:32]) - targets[:32]) ** 2).mean()
     loss.backward()
     torch.optim.SGD(plain_model.parameters(), lr=0.05).step()
-    for sizes in (first, second):
+    for results in (first, second):
         torch.testing.assert_close(
-            sizes["weights"], read_weights(plain_model), rtol=1e-6, atol=1e-6
+            results["weights"], read_weights(plain_model), rtol=1e-6, atol=1e-6
         )
 
 

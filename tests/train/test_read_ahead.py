@@ -150,7 +150,8 @@ def test_every_tensor_is_pinned_by_the_thread_and_moved_by_the_caller(
     # ``Recorder`` adds 1 to what it pins and 100 to what it moves; without a thread (depth 0),
     # nothing is pinned.
     tensor = torch.zeros(())
-    # A tensor in each container that is searched, beside values that stay as they are.
+    # A tensor in each container that is searched, beside values that stay as they are. ``Choices``
+    # has a field ``width``, always 7, which its constructor does not take.
     value = [(tensor, "a"), Pair(tensor, 3), {"z": [tensor]}, Choices(tensor, 5), None, 0.5]
     device = Recorder(clock)
     (read_value,) = read_ahead(iter([value]), device, depth=depth)

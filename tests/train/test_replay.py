@@ -90,6 +90,7 @@ def test_flipped_bit_is_found_on_its_rank_without_false_alarms(tmp_path: Path, f
     assert [[x.rank] for x in flips] == [
         difference.ranks for x in flips for difference in locate_difference(outcomes, x.window)
     ]
+    # In clean windows the first repeat equals the window, so no control pass is needed.
     for window in (4, 5):
         assert [outcome[window].replay.control for outcome in outcomes] == ["not_needed"] * 2
 

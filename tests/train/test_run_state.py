@@ -48,6 +48,7 @@ def train(
     events: list[dict[str, Any]] = []
     # Windows of one step, to see each one, and more epochs than the steps take.
     recipe = replace(job.recipe, max_steps=steps, max_epochs=9, window_steps=1, warmup_steps=2)
+    # The last argument would report how long a checkpoint takes.
     checkpoints = Checkpoints(job, job.context, folder, lambda _: nullcontext())
     if begin is not None:
         checkpoints.load(*begin)

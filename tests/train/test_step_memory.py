@@ -97,7 +97,7 @@ def test_real_step_needs_the_predicted_memory_or_slightly_more(
 
 
 def predict_memory(case: str, folder: Path, recipe: Any, world_size: int = 1) -> Prediction:
-    """Return what the check of a recipe finds, by the estimate of its case."""
+    """Return the memory that a step needs, as the case estimates it for its generated data."""
     memory = importlib.import_module(f"trainmark.cases.{case}.data")
     if case == "gpt_megatron":
         estimate = memory.predict(recipe, world_size)
@@ -181,13 +181,13 @@ def test_rank_refuses_a_recipe_that_planning_could_not_check(sync_device: SyncDe
     )
     memory = MemoryUse(allocator_peak_bytes=None, used_bytes=0, total_bytes=8 * GIB, scope="device")
     sync_device.memory = lambda: memory  # type: ignore[method-assign]
-    monitor: Any = Silent(known=None)  # planning did not know the memory
+    vendor: Any = Silent(known=None)  # planning did not know the memory
     with pytest.raises(EnvironmentFault, match=r"a rank needs about .*, but has 8\.0 GiB"):
-        agree_on_memory(plan, make_gpt_recipe(), monitor, sync_device)
-    monitor.known = RankMemory(1)  # planning knew the memory and accepted it
-    assert agree_on_memory(plan, make_gpt_recipe(), monitor, sync_device) == RankMemory(8 * GIB)
-    plan.case, monitor.known = "toy", None  # a case without an estimate
-    assert agree_on_memory(plan, make_gpt_recipe(), monitor, sync_device) == RankMemory(8 * GIB)
+        agree_on_memory(plan, make_gpt_recipe(), vendor, sync_device)
+    vendor.known = RankMemory(1)  # planning knew the memory and accepted it
+    assert agree_on_memory(plan, make_gpt_recipe(), vendor, sync_device) == RankMemory(8 * GIB)
+    plan.case, vendor.known = "toy", None  # a case without an estimate
+    assert agree_on_memory(plan, make_gpt_recipe(), vendor, sync_device) == RankMemory(8 * GIB)
 
 
 def test_ranks_of_other_machines_do_not_share_the_memory_of_this_one(
@@ -199,6 +199,7 @@ def test_ranks_of_other_machines_do_not_share_the_memory_of_this_one(
     plan: Any = SimpleNamespace(
         case="toy", world_size=1, nproc=2, data=SimpleNamespace(folder="none")
     )
+    # ``known=None``: planning did not know the memory.
     # ``nproc`` ranks of this machine share its memory. A world of 1 needs no exchange of the value
     # over ranks, which this process cannot make.
     memory = agree_on_memory(plan, make_gpt_recipe(), cast("Any", Silent(known=None)), sync_device)

@@ -28,6 +28,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def _torchvulkan() -> None:
+    """Skip all tests of this folder if the backend is not installed."""
     if find_spec("torchvulkan") is None:
         pytest.skip("no torchvulkan: run `make test-vulkan`")
 

@@ -31,6 +31,7 @@ def test_program_that_cannot_be_measured_fails_with_its_reason(tmp_path, kind, c
 
 @pytest.mark.parametrize("kind", ["forks", "os_exit"])
 def test_program_that_ends_in_an_unusual_way_is_measured_in_full(tmp_path, kind):
+    # ``forks``: a child process trains; ``os_exit``: the program ends without Python's own cleanup.
     record = measure(tmp_path, "bad.py", kind, work=WORK)
     assert (record.status, record.counts.steps, list_lasting_codes(record)) == ("passed", 20, set())
 

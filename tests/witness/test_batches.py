@@ -15,6 +15,7 @@ MARKS = (0, 0)  # of the device, before and after a batch was fetched
 @pytest.mark.parametrize(
     ("batch", "counts"),
     [
+        # The first tensor is counted. Numbers that are not whole are no tokens.
         (
             (torch.zeros(4, 3), torch.zeros(4)),
             Counts(samples=4, sequences=4, tokens=0, tokens_padded=0),
@@ -23,6 +24,7 @@ MARKS = (0, 0)  # of the device, before and after a batch was fetched
             [torch.zeros(2, 5, dtype=torch.long)],
             Counts(samples=2, sequences=2, tokens=10, tokens_padded=10),
         ),
+        # ``input_ids`` is counted in place of the first tensor.
         (
             {"labels": torch.zeros(3), "input_ids": torch.zeros(2, 5, dtype=torch.long)},
             Counts(samples=2, sequences=2, tokens=10, tokens_padded=10),
@@ -34,6 +36,7 @@ MARKS = (0, 0)  # of the device, before and after a batch was fetched
             },
             Counts(samples=2, sequences=2, tokens=4, tokens_padded=10),
         ),
+        # A mask that is no tensor is not used.
         (
             {"input_ids": torch.zeros(2, 3, dtype=torch.long), "attention_mask": [[1, 1, 0]] * 2},
             Counts(samples=2, sequences=2, tokens=6, tokens_padded=6),
@@ -42,6 +45,7 @@ MARKS = (0, 0)  # of the device, before and after a batch was fetched
             ({"input": torch.zeros(6, 2, dtype=torch.long)}, torch.zeros(6)),
             Counts(samples=6, sequences=6, tokens=12, tokens_padded=12),
         ),
+        # No tensor has a dimension of samples.
         ("text", None),
         ({"number": torch.tensor(1.0)}, None),
     ],
@@ -58,7 +62,7 @@ def test_dimension_that_the_file_names_is_counted():
 
 
 def test_evaluation_batches_are_not_counted_as_trained():
-    # A batch counts once a backward pass follows it. ``MARKS``: times of its fetch, of no matter.
+    # A batch counts once a backward pass follows it. ``MARKS``: times of its fetch, not used here.
     counter = BatchCounter()
     counter.add(TRAIN, torch.zeros(4, 3), MARKS)
     counter.note_backward()

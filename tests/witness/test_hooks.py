@@ -35,6 +35,7 @@ class WatchedProcess:
         self.is_watching = True
         self.batches: list[Any] = []
         self.errors: list[BaseException] = []
+        # What the hooks use of a rank: its device, and where it counts batches.
         self.rank = SimpleNamespace(device=device, batches=SimpleNamespace(add=self.add_batch))
 
     def add_batch(self, _dataset: int, batch: Any, _marks: Any, *, iterator_id: int) -> None:

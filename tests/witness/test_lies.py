@@ -49,7 +49,10 @@ FAST = ("half_batch", "undone", "evaluation", "bf16", "tokens_twice")
 
 
 def list_suspicions(record):
-    """Return the codes for which a reader is told not to believe the program or its figures."""
+    """Return the codes for which a reader is told not to believe the program or its figures.
+
+    ``PRINTED`` is the code of a printed speed that differs from the measured one.
+    """
     reasons = set()
     if record.trust.grade == "do_not_quote":
         reasons = {reason.code for reason in record.trust.reasons}

@@ -22,11 +22,12 @@ def make_measurement(
     steps_of_run: int = STEPS,
     **phase: Any,
 ) -> Any:
-    """Return a measurement of 10 steps of 0.1 s after 10 steps of 0.3 s.
+    """Return a measurement of a warm-up of 10 steps of 0.3 s, and 10 steps of 0.1 s.
 
     Args:
         printed: the values of each quantity that the program printed.
-        speed_line: the pattern of the work's file; None: it has none, and known forms are read.
+        speed_line: the pattern of the work's file; the default stands for any. None: the file has
+            none, and known forms are read.
         steps_of_run: steps that the values are of, warm-up included.
         phase: other fields of the measured steps, such as ``samples``.
     """
@@ -50,7 +51,7 @@ def make_measurement(
         PrintedValues(quantity=name, lines=len(values), values=values, raw="line")
         for name, values in printed.items()
     ]
-    # The last step is faster than the others: a program may print only its best step.
+    # The last step takes 0.08 s instead: a program may print only its best step.
     times_ns = [300_000_000] * WARMUP + [100_000_000] * 9 + [80_000_000]
     return SimpleNamespace(
         printed=summarize_printed(
@@ -149,7 +150,10 @@ def test_samples_of_a_device_are_those_of_all_divided_by_ranks():
 
 
 def test_fastest_step_so_far_is_named_if_steps_hardly_vary():
-    """Its last value is 2% above the mean, which alone would agree."""
+    """The printed values never fall, as those of the fastest step so far do.
+
+    The last one is 2% above the measured mean of 1e4. A difference of 2% alone would agree.
+    """
     values = [5e3] * WARMUP + [9.95e3] * 9 + [1.012e4] * 10 + [1.02e4]
     (comparison,) = compare_printed(
         make_measurement({"tokens_per_second": values}, steps_of_run=30), make_figures()
@@ -162,10 +166,11 @@ def test_fastest_step_so_far_is_named_if_steps_hardly_vary():
 @pytest.mark.parametrize(
     "values",
     [
-        [1.0e4] * 29 + [1.1e4],  # printed with two digits
-        [10_123.0] * 30,  # the same in each step
-        [9.95e3] * 28 + [1.02e4, 1.01e4],  # at most 2.5% faster
-        [9.95e3] * 18 + [1.02e4],  # too few
+        # Each comment says why the values do not show that the fastest step so far is printed.
+        [1.0e4] * 29 + [1.1e4],  # two digits: such values repeat by themselves
+        [10_123.0] * 30,  # all are equal
+        [9.95e3] * 28 + [1.02e4, 1.01e4],  # the last one is slower than the one before
+        [9.95e3] * 18 + [1.02e4],  # fewer than 20 after the warm-up
     ],
 )
 def test_speed_that_hardly_varies_is_no_fastest_step(values):

@@ -47,6 +47,7 @@ def test_launches_of_one_program_compare(runs):
 
 
 def test_another_command_is_other_work(runs):
+    # ``longer`` is a run of the same program with another value of ``--steps``.
     with pytest.raises(UsageError) as fault:
         api.compare(runs / "first", runs / "longer")
     assert "witnessed" in f"{fault.value.what} {fault.value.where}"

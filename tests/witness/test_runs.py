@@ -41,6 +41,7 @@ def test_batch_that_contradicts_the_file_is_found(tmp_path):
     record = measure(tmp_path, "plain.py", "--steps", "20", work=work)
     assert list_lasting_codes(record) == {"witness_batch"}
     finding = next(x for x in record.findings if x.code == "witness_batch")
+    # ``share``: the stated number over the seen one.
     assert finding.args == {"stated": 16, "seen": 8, "share": 2}
     assert record.trust.grade == "do_not_quote"
 
@@ -60,6 +61,7 @@ def test_speed_in_a_known_form_needs_no_pattern(tmp_path):
 
 
 def test_output_without_a_speed_is_named(tmp_path):
+    # ``ddp.py`` prints no speed. Without ``speed_line``, known forms of lines are searched.
     work = "\n".join(line for line in WORK.splitlines() if "speed_line" not in line)
     record = measure(tmp_path, "ddp.py", work=work)
     assert (record.status, record.printed) == ("passed", [])

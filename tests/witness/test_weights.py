@@ -17,9 +17,14 @@ def make_optimizer() -> torch.optim.Optimizer:
     return torch.optim.SGD([tensor], lr=0.1)
 
 
-@pytest.mark.parametrize("joins", [False, True], ids=["no other", "another optimizer joins"])
+@pytest.mark.parametrize(
+    "joins", [False, True], ids=["no optimizer joins", "another optimizer joins"]
+)
 def test_only_checks_between_windows_count(joins):
-    """A check after a window counts, also if it starts anew; the one in the next step does not."""
+    """The time of the check after a window counts; that of the check before the next step does not.
+
+    It also counts if another optimizer then joins, for which the check of windows starts anew.
+    """
     # Each check reads the clock at its start and at its end: the first one takes 1 - 0 ns, the
     # second one 9 - 4 ns.
     ticks = (number**2 for number in count())

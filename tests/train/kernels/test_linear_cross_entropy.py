@@ -31,9 +31,11 @@ def test_kernel_equals_the_plain_loss(rows: int, classes: int, at_once: int) -> 
     torch.testing.assert_close(gradients, expected, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize(("dtype", "off"), [(torch.bfloat16, 0.03), (torch.float16, 0.004)])
+@pytest.mark.parametrize(
+    ("dtype", "max_difference"), [(torch.bfloat16, 0.03), (torch.float16, 0.004)]
+)
 def test_autocast_multiplies_in_its_dtype_and_adds_in_float32(
-    dtype: torch.dtype, off: float
+    dtype: torch.dtype, max_difference: float
 ) -> None:
     hidden, weight, targets = make_inputs(rows=40, classes=50)
     with torch.autocast("cpu", dtype=dtype):
@@ -46,7 +48,7 @@ def test_autocast_multiplies_in_its_dtype_and_adds_in_float32(
     for actual, plain_value in zip((loss, *gradients), (plain, *expected), strict=True):
         difference = (actual - plain_value).norm() / plain_value.norm()
         # Rounded as the dtype rounds; 0 would be a multiplication in float32.
-        assert 0 < difference < off
+        assert 0 < difference < max_difference
 
 
 def test_padding_classes_are_ignored() -> None:
