@@ -177,7 +177,7 @@ class Steps(Frozen):
 
     @model_validator(mode="after")
     def _check_lengths(self) -> Self:
-        """Refuse lists that do not have one entry a step."""
+        """Refuse lists of different lengths: each has one entry for each step."""
         if not len(self.time_ns) == len(self.loss) == len(self.samples):
             raise ValueError("time_ns, loss and samples must have the same length")
         return self
@@ -347,7 +347,7 @@ class Record(Frozen):
         return self.status == "passed"
 
     def figure(self, name: str) -> float | None:
-        """Return a figure's value; None if it is not known, or the record does not have it."""
+        """Return the value of a figure; None if the record has none, or has no such figure."""
         entry = self.figures.get(name)
         return None if entry is None else entry.value
 
@@ -369,16 +369,17 @@ def write_record(record: Record, run_dir: Path) -> Path:
 
 def serialize_record(record: Record) -> bytes:
     """Return the content of ``record.json``: one line for each top-level key."""
+    # The verification is not stored, because it is the result of a check of the stored record.
     lines = [
         b'"%s": %s' % (name.encode(), to_json(value))
         for name, value in record
-        if name != "verification"  # never stored: a record is checked when it is loaded
+        if name != "verification"
     ]
     return b"{\n" + b",\n".join(lines) + b"\n}\n"
 
 
 def read_record(path: Path) -> Record:
-    """Read a record from ``record.json`` or from its run directory.
+    """Read a record from ``record.json`` or from its run directory, without checking its evidence.
 
     Raises:
         RecordError: no such file, not a regular one, too large, or not a record of this schema.
@@ -388,8 +389,10 @@ def read_record(path: Path) -> Record:
         record = Record.model_validate_json(documents.read_bytes(file), strict=True)
     except FileNotFoundError as error:
         folder = file.parent
-        has_events = file.name == RECORD_FILE and (folder / LAUNCHER_FILE).exists()
-        if has_events and not (folder / PLAN_FILE).exists():
+        # A folder with the launcher's events is a run directory. Without the plan, its record
+        # cannot be computed from the events either.
+        is_run_dir = file.name == RECORD_FILE and (folder / LAUNCHER_FILE).exists()
+        if is_run_dir and not (folder / PLAN_FILE).exists():
             raise RecordError(
                 f"{PLAN_FILE} is missing",
                 where=str(folder),
@@ -412,7 +415,9 @@ def read_record(path: Path) -> Record:
         raise documents.make_damage_error(
             error, file, "not a record of this schema", rule=rule, fix=fix
         ) from None
-    return record.model_copy(update={"verification": "unverified"})  # whatever the file says
+    # Only a check of the evidence can verify a record. A file that says that it is verified, which
+    # Trainmark never writes, is not believed.
+    return record.model_copy(update={"verification": "unverified"})
 
 
 def _can_be_computed_again(file: Path) -> bool:

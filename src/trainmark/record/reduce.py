@@ -43,7 +43,10 @@ _RUN_FILE_PATTERNS = (
 
 
 def reduce(run_dir: Path, *, files: list[Evidence] | None = None) -> Record:
-    """Compute the record of ``run_dir`` from its plan and events.
+    """Compute the record of the run in ``run_dir`` from its plan and events.
+
+    A case may have figures of its own, besides those that all cases have. If its code for them
+    fails, the record has only those of all cases. The run has failed, if not for another cause.
 
     Args:
         files: size and digest of the plan and event files, if a record already has them; None:
@@ -56,16 +59,18 @@ def reduce(run_dir: Path, *, files: list[Evidence] | None = None) -> Record:
     timeline = _read_timeline(run_dir, plan)
     telemetry, series_lines = _read_telemetry(run_dir, plan, timeline)
     measurement = Measurement.from_timeline(plan, timeline, telemetry)
-    figures = compute_figures(measurement)
+    common_figures = compute_figures(measurement)  # those of all cases
     case_figures = OwnFigures({})
     case_error = None
     try:
-        case_figures = compute_case_figures(measurement, figures)
+        case_figures = compute_case_figures(measurement, common_figures)
     except CaseError as error:
         case_error = error
-    # The installed case declares the units of its figures; a plan of an earlier version does not.
+    # A page declares the case's own figures with their units. It is that of the installed case,
+    # because its code computed them: the page in the plan may be of an earlier version.
     page = cases.load(plan.case).page if case_figures.figures else plan.about.page
-    all_figures = figures | dict(case_figures.figures)
+    all_figures = common_figures | dict(case_figures.figures)
+    # Figures as the record holds them, with their units.
     entries = make_entries(all_figures, page, work_unit=plan.about.work_unit)
     cause = find_cause(plan, timeline, entries, case_error)
     status = decide_status(cause)
@@ -104,19 +109,21 @@ def _read_telemetry(
 
     None and no lines: no samplers ran.
     """
-    if not plan.sample_every_s:
+    if plan.sample_every_s == 0:  # the plan asks for no samples
         return None, []
     samples = read_samples(run_dir, timeline)
     return summarize_samples(samples, timeline), list(samples.make_lines())
 
 
 def _read_timeline(run_dir: Path, plan: Plan) -> RunTimeline:
-    """Return the timeline of a run.
+    """Return the timeline of a run, which has the events of its launcher and of its ranks.
 
     Raises:
         RecordError: events are missing or damaged.
     """
     try:
+        # ``node_processes``: number of processes that start the ranks of one machine each; 0 if the
+        # launcher starts all ranks itself.
         return read_run(run_dir, plan.world_size, plan.node_processes)
     except (OSError, ValueError) as error:
         # Only an ``OSError`` knows its file.
@@ -131,22 +138,23 @@ def list_evidence(run_dir: Path) -> list[Evidence]:
 
 
 def list_evidence_files(run_dir: Path) -> list[Path]:
-    """Return the files from which a record is computed, by name."""
+    """Return the files from which a record is computed, sorted by name."""
     return [
         path
         for path in sorted(run_dir.iterdir())
-        if re.fullmatch(EVIDENCE_NAME, path.name) and path.is_file()  # a pipe would block
+        # No folder or pipe, even if it has such a name: reading a pipe would block.
+        if re.fullmatch(EVIDENCE_NAME, path.name) and path.is_file()
     ]
 
 
 def describe_evidence(path: Path) -> Evidence:
-    """Return size and digest of a file."""
+    """Return name, size and SHA-256 digest of a file."""
     with path.open("rb") as file:
         digest = hash_stream(file).hexdigest()
     return Evidence(name=path.name, bytes=path.stat().st_size, sha256=digest)
 
 
 def list_run_files(run_dir: Path) -> list[Path]:
-    """Return plan, scripts, events, samples and all output of a run, without its record."""
+    """Return the files of a run: plan, scripts, events, samples, all output; not its record."""
     paths = {path for name in _RUN_FILE_PATTERNS for path in run_dir.glob(name) if path.is_file()}
     return sorted(path for path in paths if path.name != RECORD_FILE)

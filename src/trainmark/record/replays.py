@@ -43,13 +43,15 @@ class Replays(Frozen):
 
 
 def summarize_replays(replays_by_rank: Sequence[Sequence[Replay]]) -> Replays | None:
-    """Return what it showed to repeat windows and to compare them with their first pass.
+    """Return how many windows were repeated, how many gave other values, and where these began.
 
-    None: no rank repeated a window.
+    A window is computed again from a saved state and compared with its first pass. None: no rank
+    repeated a window.
 
     Args:
-        replays_by_rank: for each rank, the results of the windows that it repeated, in order. All
-            ranks repeat the same windows.
+        replays_by_rank: for each rank, one result for each window that it repeated, in order. All
+            ranks repeat the same windows. A result has a ``difference``, which is None if the rank
+            computed the same again.
     """
     if not any(replays_by_rank):
         return None
@@ -78,8 +80,8 @@ def _locate_first_difference(window: Sequence[Replay]) -> ReplayDifference:
     These ranks computed wrongly; those that differ later may only have received wrong values.
 
     Args:
-        window: the result of repeating the same window on each rank, in the order of ranks. At
-            least one has a difference.
+        window: for each rank, in order, the result of repeating the same window. Its ``difference``
+            from the first pass is None if there is none. At least one rank has a difference.
     """
     difference_of_rank = {
         rank: replay.difference

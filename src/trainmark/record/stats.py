@@ -56,15 +56,14 @@ def _compute_cv(values: NDArray[np.float64]) -> float | None:
 def measure_drift(step_ns: NDArray[np.int64]) -> float | None:
     """Return how much longer the median step of the last third took than that of the first third.
 
-    It is a share of the first third's median, below zero if steps became faster; None if there are
-    fewer than 12 steps.
+    It is a share of the first third's median, below zero if steps became faster. None if there are
+    fewer than 12 steps, or if the first third's median is 0.
     """
     if len(step_ns) < _STEADY_MIN_STEPS:
         return None
     third = len(step_ns) // 3
     first = float(np.median(step_ns[:third]))
     last = float(np.median(step_ns[-third:]))
-    # There is no ratio to a median of 0.
     if first <= 0:
         return None
     return last / first - 1
@@ -142,16 +141,17 @@ def estimate_ratio(
 ) -> RatioEstimate:
     """Return the geometric mean of ``b`` divided by that of ``a``, with its 95% interval.
 
-    The interval is by Student's t on logarithms: of pairs on their differences, else Welch's.
+    The interval is computed on logarithms: if the values are paired, by Student's t from the
+    differences of the pairs; else by Welch's t. With fewer than five values on a side, it is None.
 
     Args:
-        a: values above zero.
-        b: values above zero; as many as ``a`` if they are paired.
+        a: values above zero, one of each launch.
+        b: the same of the other side; as many as ``a`` if they are paired.
         paired: launch k of ``b`` was done right after or right before launch k of ``a``.
     """
     logs_a, logs_b = np.log(a), np.log(b)
     difference = float(logs_b.mean() - logs_a.mean())
-    if min(len(a), len(b)) < INTERVAL_MIN_LAUNCHES:  # too few for an interval
+    if min(len(a), len(b)) < INTERVAL_MIN_LAUNCHES:
         return RatioEstimate(exp(difference), None, None)
     if paired:
         # The mean difference of the pairs is the middle of their interval. It equals the difference
@@ -166,7 +166,7 @@ def estimate_ratio(
 
 
 def _compute_half_width(data: NDArray[np.float64]) -> float:
-    """Return half the width of the 95% interval of a mean, by Student's t."""
+    """Return half the width of the 95% interval of the mean of ``data``, by Student's t."""
     deviation = float(data.std(ddof=1))
     quantile = compute_student_quantile(len(data) - 1, level=0.95)
     half_width: float = quantile * deviation / len(data) ** 0.5
@@ -175,13 +175,13 @@ def _compute_half_width(data: NDArray[np.float64]) -> float:
 
 def _compute_half_width_by_welch(a: NDArray[np.float64], b: NDArray[np.float64]) -> float:
     """Return half the width of the 95% interval of the difference of two means, by Welch's t."""
-    variance_a = a.var(ddof=1) / len(a)  # of the mean
+    variance_a = a.var(ddof=1) / len(a)  # of the mean of ``a``
     variance_b = b.var(ddof=1) / len(b)
-    variance = variance_a + variance_b
+    variance = variance_a + variance_b  # of the difference of the means
+    # The degrees of freedom are those of Welch and Satterthwaite.
     denominator = variance_a**2 / (len(a) - 1) + variance_b**2 / (len(b) - 1)
     if not denominator:  # all values of each side are equal
         return 0.0
-    # The formula of Welch and Satterthwaite.
     degrees_of_freedom = float(variance**2 / denominator)
     quantile = compute_student_quantile(degrees_of_freedom, level=0.95)
     half_width: float = quantile * float(variance) ** 0.5
@@ -198,21 +198,24 @@ def compute_student_quantile(degrees_of_freedom: float, level: float = 0.95) -> 
     tan(angle)``, its density over the angle is proportional to ``cos(angle)**(n - 1)``.
 
     Args:
-        degrees_of_freedom: above zero.
+        degrees_of_freedom: 1 or more.
         level: from 0 to 1.
     """
+    # The distribution is symmetric, so that its upper half, t from 0 to infinity, is enough.
     angles = np.linspace(0, np.pi / 2, _NUM_ANGLES)
     density = np.cos(angles) ** (degrees_of_freedom - 1)
-    # By the trapezoidal rule; a constant factor does not matter, because it is divided out.
+    # The mass from 0 to each angle, by the trapezoidal rule and up to a constant factor.
     mass = np.concatenate([[0.0], np.cumsum(density[1:] + density[:-1])])
-    return float(degrees_of_freedom**0.5 * np.tan(np.interp(level * mass[-1], mass, angles)))
+    # The angle at which the mass is the share ``level`` of the whole; the factor cancels out.
+    angle = np.interp(level * mass[-1], mass, angles)
+    return float(degrees_of_freedom**0.5 * np.tan(angle))
 
 
 def estimate_trend(*sides: Sequence[float]) -> float | None:
     """Return the relative change of values from launch to launch; None: chance explains it.
 
-    A line is fitted to the logarithms over the order of the launches; its slope must differ from 0
-    with 99% confidence.
+    A line is fitted to the logarithms over the order of the launches, and its slope is returned,
+    if it differs from 0 with 99% confidence.
 
     Args:
         sides: one or more series of launches, such as A and B of a comparison: each has values
@@ -233,9 +236,10 @@ def estimate_trend(*sides: Sequence[float]) -> float | None:
 
 
 def is_proportional(a: Sequence[int], b: Sequence[int]) -> bool:
-    """Tell whether step times are equal up to a factor, as those of two real launches never are.
+    """Tell whether the step times of one launch are those of the other times a factor.
 
-    False if there are too few times to decide, or if they differ but hardly vary.
+    Those of two real launches never are. False if there are too few times to decide, or if the two
+    lists differ but the times of ``a`` hardly vary.
     """
     if len(a) != len(b) or len(a) < _STEADY_MIN_STEPS:
         return False
@@ -243,7 +247,7 @@ def is_proportional(a: Sequence[int], b: Sequence[int]) -> bool:
         return True
     relative_a = _divide_by_mean(a)
     relative_b = _divide_by_mean(b)
-    # Times that hardly vary are similar without being copied.
+    # Two launches whose times hardly vary have similar times, although none is a copy.
     has_noise = np.median(np.abs(relative_a - np.median(relative_a))) > _MIN_NOISE
     are_close = np.abs(relative_a - relative_b).max() < _MAX_COPY_DIFFERENCE
     return bool(has_noise and are_close)

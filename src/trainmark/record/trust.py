@@ -62,7 +62,7 @@ _CODES_OF_LABELS = {
     "oversubscribed": "oversubscribed",
 }
 # The argument of a reason that tells how bad it is: the further from 0, the worse.
-_VALUE_OF_CODE = {
+_SEVERITY_ARG_OF_CODE = {
     "not_steady": "drift",
     "machine_busy": "share",
     "slow_rank": "share",
@@ -92,14 +92,15 @@ def is_refuting(code: str) -> bool:
 
 
 def grade_reasons(reasons: Iterable[Message]) -> Trust:
-    """Return the grade that follows from ``reasons``, and the reasons, the grave ones first.
+    """Return the grade that follows from ``reasons``, with the reasons, the grave ones first.
 
-    Of reasons with the same code only the first is kept.
+    A grave reason forbids quoting the figures; any other only makes them noisy. Of reasons with the
+    same code only the first is kept.
     """
     first_of_code: dict[str, Message] = {}
     for reason in reasons:
         first_of_code.setdefault(reason.code, reason)
-    # Every reason whose code is not listed as noisy is grave.
+    # Every reason is grave whose code is not in the set of noisy ones.
     grave = [reason for reason in first_of_code.values() if reason.code not in _NOISY]
     noisy = [reason for reason in first_of_code.values() if reason.code in _NOISY]
     grade: Grade = "usable"
@@ -117,13 +118,17 @@ def grade_launch(
     figures: Mapping[str, FigureEntry],
     findings: Iterable[Message],
 ) -> Trust:
-    """Return the trust in one launch, from its status, labels, figures and findings."""
+    """Return the trust in one launch: a grade, and the reasons that lower it.
+
+    The reasons follow from its status, labels, figures and findings.
+    """
     reasons = [] if status == "passed" else [message("trust_not_passed")]
     reasons += [
         message(code) for label, code in _CODES_OF_LABELS.items() if label in measurement.labels
     ]
-    # Other findings are worth knowing, but do not lower the trust.
+    # Only findings whose code is in one of the two sets lower the trust.
     reasons += [finding for finding in findings if finding.code in _NOISY | _SERIOUS]
+    # The coefficient of variation is a percentage in figures, and a share in reasons and limits.
     cv_percent = figures["step_time_cv"].value if "step_time_cv" in figures else None
     if cv_percent is not None and cv_percent > 100 * MAX_CV:
         reasons.append(message("trust_cv", cv=cv_percent / 100))
@@ -141,19 +146,25 @@ def _note_few_launches(launches: int) -> Message:
 
 
 def grade_repeats(records: Sequence[Record]) -> Trust:
-    """Return the trust in the figures over several launches; only those that passed count."""
+    """Return the trust in the figures over several launches: a grade, and reasons that lower it.
+
+    Launches that did not pass are left out. If none passed, the reasons of all say why.
+    """
     passed_records = [record for record in records if record.passed]
-    counted_records = passed_records or records  # if none passed, the reasons of all say why
-    # Each launch alone has the reason that it is one of few: here their number counts.
+    counted_records = passed_records or records
+    # Each launch has the reason that one launch is too few. It is left out: below, the number of
+    # launches that passed decides.
     reasons = _select_worst_reasons(
         reason
         for record in counted_records
         for reason in record.trust.reasons
         if reason.code != "trust_few_launches"
     )
-    rates = [record.figure("p_train") for record in passed_records]
-    known_rates = [rate for rate in rates if rate is not None]
-    cv = summarize_launches(known_rates).cv if known_rates else None
+    # The training throughput; None: the record does not know it.
+    throughputs = [record.figure("p_train") for record in passed_records]
+    known_throughputs = [throughput for throughput in throughputs if throughput is not None]
+    # The variation between launches, as a share of the mean; None for a single one.
+    cv = summarize_launches(known_throughputs).cv if known_throughputs else None
     if cv is not None and cv > MAX_CV:
         reasons.append(message("trust_launch_cv", cv=cv))
     if len(passed_records) < INTERVAL_MIN_LAUNCHES:
@@ -162,9 +173,13 @@ def grade_repeats(records: Sequence[Record]) -> Trust:
 
 
 def _select_worst_reasons(reasons: Iterable[Message]) -> list[Message]:
-    """Return one reason of each code: that of the launch in which its value is the worst.
+    """Return one reason of each code: the worst one.
 
-    If a code has no value that tells how bad it is, the first reason is returned.
+    Many codes have an argument that tells how bad the reason is, such as the drift of step times.
+    For a code without one, the first reason is returned.
+
+    Args:
+        reasons: those of all launches.
     """
     worst_of_code: dict[str, Message] = {}
     for reason in reasons:
@@ -175,8 +190,11 @@ def _select_worst_reasons(reasons: Iterable[Message]) -> list[Message]:
 
 
 def _get_severity(reason: Message) -> float:
-    """Return how far the value of a reason is from 0; 0 if its code has no such value."""
-    name = _VALUE_OF_CODE.get(reason.code)
+    """Return how bad a reason is: how far the argument that tells it is from 0.
+
+    0 if the code has no such argument, or if the argument is no number.
+    """
+    name = _SEVERITY_ARG_OF_CODE.get(reason.code)
     value = None if name is None else reason.args[name]
     return abs(value) if isinstance(value, int | float) else 0.0
 

@@ -55,19 +55,20 @@ _NOT_COMPARED = {"suite", "evidence", "verification"}
 def check_record(record: Record, folder: Path, *, max_bytes: int | None = None) -> Record:
     """Return ``record`` with its verification, and with the problems as reasons in its trust.
 
-    It is contradicted if its evidence or its own values contradict it, unverified if evidence is
-    missing or was not read, else verified.
+    The verification is ``contradicted`` if its evidence or its own values contradict it, else
+    ``unverified`` if evidence is missing or was not read, else ``verified``.
 
     Args:
         folder: where its evidence, the files of the run, would be.
-        max_bytes: if there is more evidence, none of it is read; None: any amount is read.
+        max_bytes: if the record lists more evidence, none is read; None: any amount is read.
     """
     total_bytes = sum(file.bytes for file in record.evidence)
     if max_bytes is not None and total_bytes > max_bytes:
         problems = [message("evidence_unchecked")]
     else:
         problems = verify_evidence(record, folder)
-    # A record that its evidence refutes needs no second contradiction.
+    # A record that its evidence refutes needs no second contradiction. Any other is compared with
+    # itself, and the message on that refutes it too.
     if not any(is_refuting(problem.code) for problem in problems):
         problems = [*check_itself(record), *problems]
     verification: Verification = "unverified" if problems else "verified"
@@ -96,21 +97,21 @@ def check_itself(record: Record) -> list[Message]:
 
 
 def verify_evidence(record: Record, folder: Path) -> list[Message]:
-    """Return the contradictions between ``record`` and the evidence in ``folder``.
+    """Return one message for each problem of ``record`` with the evidence in ``folder``.
 
-    If evidence is missing or cannot be used, a message says so.
+    A problem is a contradiction, or evidence that is missing or cannot be used.
     """
     present_files = {path.name: path for path in reduce.list_evidence_files(folder)}
     recorded_files = {entry.name: entry for entry in record.evidence}
     if not present_files:
         return [message("evidence_absent")]
-    contradictions = []
+    problems = []
     for name in sorted(recorded_files.keys() | present_files.keys()):
         if name not in present_files:
-            contradictions.append(message("evidence_missing", file=name))
+            problems.append(message("evidence_missing", file=name))
         elif name not in recorded_files or _is_altered(present_files[name], recorded_files[name]):
-            contradictions.append(message("evidence_altered", file=name))
-    return contradictions + _reduce_again(record, folder)
+            problems.append(message("evidence_altered", file=name))
+    return problems + _reduce_again(record, folder)
 
 
 def _is_altered(file: Path, recorded: Evidence) -> bool:
@@ -130,14 +131,15 @@ def _reduce_again(record: Record, folder: Path) -> list[Message]:
     differences = list(_compare_records(record, recomputed_record))
     if not differences:
         return []
-    # Figures that only the case computes, or the failure to compute them, cannot be repeated if the
-    # case is not installed.
+    # A case may have figures of its own, which its page declares. Their values, or the failure to
+    # compute them, cannot be repeated if the case is not installed.
     failed_in_figures = record.cause is not None and record.cause.place == FIGURES_PLACE
     needs_case = bool(recomputed_record.plan.about.page.figures) or failed_in_figures
     if needs_case and recomputed_record.plan.case not in cases.list_names():
         return [message("evidence_case_absent", case=recomputed_record.plan.case)]
-    # Another version of Trainmark may compute other values. It must be the version in the plan too,
-    # so that editing it in the record alone does not excuse a difference.
+    # A record of another version of Trainmark than the running one may differ, because versions may
+    # compute other values. The plan, a file of the evidence, must name that version too: then
+    # editing it in the record alone does not excuse a difference.
     version = shorten_version(record.suite.version)
     version_of_plan = shorten_version(recomputed_record.plan.suite_version)
     if version == version_of_plan and version != shorten_version(__version__):
@@ -148,9 +150,11 @@ def _reduce_again(record: Record, folder: Path) -> list[Message]:
 def _compare_records(record: Record, recomputed_record: Record) -> Iterator[ComparedValue]:
     """Yield the differences between two records.
 
-    Equal fields are not converted to dicts: a million steps would be in memory four times.
+    Fields that may differ, such as the version that computed the record, are left out. Only fields
+    that differ are converted to dicts: each of the two copies takes as much memory as the record,
+    which may have a million steps.
     """
-    differing_fields = {  # without those that may differ, such as the version that computed them
+    differing_fields = {
         name for name, value in record if value != getattr(recomputed_record, name)
     } - _NOT_COMPARED
     recorded = record.model_dump(mode="json", include=differing_fields)
@@ -161,7 +165,11 @@ def _compare_records(record: Record, recomputed_record: Record) -> Iterator[Comp
 def _describe_differences(differences: list[ComparedValue]) -> Message:
     """Return a message on the first difference and the number of all.
 
-    A difference of status, figures or quality goes before others.
+    A difference of status, figures or quality is shown rather than one of other fields.
+
+    Args:
+        differences: at least one. Its ``place`` is the path of a value in the record, such as
+            ``quality.history[0].step``.
     """
     important = ("status", "figures", "quality")  # what readers of a record look at first
     chosen = differences[0]
@@ -179,11 +187,11 @@ def _describe_differences(differences: list[ComparedValue]) -> Message:
     )
 
 
-def _format_values(value: Any, other: Any) -> tuple[str, str]:
+def _format_values(recorded: Any, expected: Any) -> tuple[str, str]:
     """Return two different values as different texts that fit into a message."""
-    texts = (_format_value(value), _format_value(other))
+    texts = (_format_value(recorded), _format_value(expected))
     if texts[0] == texts[1]:  # two numbers that differ only in the digits that are left out
-        texts = (repr(value), repr(other))
+        texts = (repr(recorded), repr(expected))
     return cut_around_difference(*texts, _MAX_SHOWN_CHARS)
 
 
@@ -197,12 +205,15 @@ def _format_value(value: Any) -> str:
 
 
 def _list_differences(recorded: Any, recomputed: Any, place: str) -> Iterator[ComparedValue]:
-    """Yield every path at which two documents differ, with both values.
+    """Yield every path at which two values of JSON differ, with both values.
 
-    Of long lists with different lengths, only the lengths are compared, as ``series.length``.
+    Dicts, and lists of the same length, are compared entry by entry. Lists of different lengths are
+    yielded whole if they are short; else only their lengths, at the path ``series.length``.
 
     Args:
-        place: path of these documents in the record; empty: they are the whole record.
+        recorded: the record's value: a dict, a list, a text, a number, a truth value or None.
+        recomputed: the value that it should be.
+        place: path of the two values in the record; empty: they are the whole record.
     """
     if recorded == recomputed:
         return
@@ -226,7 +237,8 @@ def _list_differences(recorded: Any, recomputed: Any, place: str) -> Iterator[Co
 
 
 def _are_short(*values: list[Any]) -> bool:
-    """Tell whether lists fit into a message, instead of their lengths."""
+    """Tell whether each of the lists, as text, is short enough for a message."""
+    # A text has more characters than its list has entries: a list of too many is not formatted.
     return all(
         len(value) <= _MAX_SHOWN_CHARS and len(_format_value(value)) <= _MAX_SHOWN_CHARS
         for value in values
@@ -246,9 +258,11 @@ def _is_number(value: Any) -> bool:
 
 
 def _recompute_values(record: Record) -> Iterator[ComparedValue]:
-    """Yield each value that follows from others, with the value that is computed again.
+    """Yield each value of a record that follows from others, with the value that is computed again.
 
-    The functions that made the record compute it from plan, ranks, steps and evaluations.
+    The functions that made the record compute it from the record's plan, ranks, steps and
+    evaluations. A case may add figures and findings of its own by its code. This code is run only
+    if the case is shipped with Trainmark, not if another package defines it.
     """
     measurement = Measurement.from_record(record)
     yield from _compare_models("counts", record.counts, measurement.counts)
@@ -268,9 +282,12 @@ def _recompute_values(record: Record) -> Iterator[ComparedValue]:
 
 
 def _compare_models(name: str, recorded: Frozen, recomputed: Frozen) -> Iterator[ComparedValue]:
-    """Yield a field of a record, as a dict, if it differs from the recomputed one.
+    """Yield a field of a record, as a dict, with the recomputed one if the two differ.
 
-    Equal fields are not yielded, which saves their conversion to dicts.
+    If they are equal, nothing is yielded, which saves their conversion to dicts.
+
+    Args:
+        name: of the field.
     """
     if recorded != recomputed:
         yield ComparedValue(
@@ -279,16 +296,20 @@ def _compare_models(name: str, recorded: Frozen, recomputed: Frozen) -> Iterator
 
 
 def _compare_units(record: Record) -> Iterator[ComparedValue]:
-    """Yield each figure's unit with the declared one, and whether it has a reason as it should.
+    """Yield each figure's unit with the declared one, and whether a reason is where it should be.
 
-    Equal ones are yielded too: ``check_itself`` keeps those that differ.
+    Equal values are yielded too: ``check_itself`` keeps those that differ.
     """
-    about = record.plan.about
+    about = record.plan.about  # facts of the case, such as ``page``, which declares its own figures
     declared = list_specs(about.page)
     for name, entry in record.figures.items():
-        # A figure has either a value or a reason; which reason does not follow from other values.
-        yield ComparedValue(f"figures.{name}.reason", entry.reason is None, entry.value is not None)
+        # A figure has either a value, or a reason why it has none. So it must have no reason
+        # exactly if it has a value.
+        has_no_reason = entry.reason is None
+        has_value = entry.value is not None
+        yield ComparedValue(f"figures.{name}.reason", recorded=has_no_reason, expected=has_value)
         if name in declared:
+            # A declared unit such as ``{work}/s`` stands for samples or tokens, as the case counts.
             unit = declared[name].unit.replace("{work}", about.work_unit)
             yield ComparedValue(f"figures.{name}.unit", entry.unit, unit)
 
@@ -296,14 +317,22 @@ def _compare_units(record: Record) -> Iterator[ComparedValue]:
 def _compare_figures_of_shipped_case(
     record: Record, recomputed: dict[str, Figure]
 ) -> Iterator[ComparedValue]:
-    """Yield the figures of a shipped case with the recomputed ones, those that are equal too."""
+    """Yield the figures of a record with the recomputed ones, those that are equal too.
+
+    The case is shipped with Trainmark, so that all figures can be computed again.
+
+    Args:
+        recomputed: figures by name.
+    """
     for name, entry in record.figures.items():
-        if name not in recomputed:  # then the record may have it only without a value
+        # Trainmark does not compute such a figure, so that the record must not have a value of it.
+        if name not in recomputed:
             yield ComparedValue(f"figures.{name}", entry.value, None)
             continue
         figure = recomputed[name]
         yield ComparedValue(f"figures.{name}", entry.value, figure.value)
-        # Of the messages with the reason and the note only the codes are compared.
+        # A figure may have a message why it has no value, and one with a note on its value. Only
+        # the codes of these messages are compared, not their arguments.
         yield ComparedValue(
             f"figures.{name}.reason", _get_code(entry.reason), _get_code(figure.reason)
         )
@@ -318,6 +347,9 @@ def _compare_figures_of_external_case(
 
     Figures that only the case defines are not compared, because the code of such a case is not run.
     Nor are figures that are None: the case may have replaced their values by None.
+
+    Args:
+        recomputed: the figures that all cases have, by name.
     """
     for name, entry in record.figures.items():
         if name in recomputed and entry.value is not None:
@@ -326,7 +358,7 @@ def _compare_figures_of_external_case(
 
 
 def _list_missing_figures(record: Record, recomputed: dict[str, Figure]) -> Iterator[ComparedValue]:
-    """Yield the figures that the record lacks."""
+    """Yield each recomputed figure that the record lacks, with None as the recorded value."""
     for name, figure in recomputed.items():
         if name not in record.figures:
             yield ComparedValue(f"figures.{name}", None, figure.value)
@@ -337,8 +369,11 @@ def _compare_findings(
 ) -> Iterator[ComparedValue]:
     """Yield the findings of a record with those that its own values lead to.
 
+    Findings are messages with a code; they say what a reader must know about the figures.
+
     Args:
-        case_notes: findings of the case; None: the case is not shipped, and may have any.
+        case_notes: findings that the case's own code returned; None: the case is not shipped with
+            Trainmark, so that its code was not run, and it may have added any.
     """
     recorded = _index_by_code(record.findings)
     findings = find_in_measurement(measurement, record.figures)
@@ -349,7 +384,8 @@ def _compare_findings(
             f"findings.{code}", None if entry is None else entry.as_dict(), finding.as_dict()
         )
     # Recorded findings that were not found again. Those that follow from events cannot be checked
-    # here. Any other is wrong, unless a case that is not shipped may have added it.
+    # here. Any other is wrong, unless the code of a case that is not shipped may have added it: no
+    # case adds those that Trainmark itself finds in records.
     for code in recorded.keys() - expected.keys() - CODES_OF_EVENTS:
         is_allowed = case_notes is None and code not in CODES_OF_RECORD
         # ``recorded``: the record has the finding; ``expected``: whether it may have it.
@@ -357,7 +393,10 @@ def _compare_findings(
 
 
 def _compare_trust(record: Record, measurement: Measurement) -> Iterator[ComparedValue]:
-    """Yield the trust's reasons and grade with those that follow from the record's own values."""
+    """Yield the trust's reasons and grade with those that follow from the record's own values.
+
+    A reason is a message: a code, and arguments such as the number behind it.
+    """
     # Reasons with such a code come from a check of the evidence, not from values of the record.
     reasons = [reason for reason in record.trust.reasons if not reason.code.startswith("evidence_")]
     expected = grade_launch(
@@ -366,7 +405,7 @@ def _compare_trust(record: Record, measurement: Measurement) -> Iterator[Compare
     yield ComparedValue("trust.reasons", _join_codes(reasons), _join_codes(expected))
     recorded = _index_by_code(reasons)
     for reason in expected:
-        if reason.code in recorded:  # missing reasons are compared above
+        if reason.code in recorded:  # a missing reason is a difference in the codes above
             recorded_args = recorded[reason.code].args
             yield ComparedValue(f"trust.reasons.{reason.code}", recorded_args, reason.args)
     # The grade follows from all reasons, also those that a check of the evidence added.

@@ -75,18 +75,24 @@ GRAVE_CODES = CODES - {"witness_batches_unseen"}
 
 
 def list_facts(measurement: Measurement) -> list[dict[str, Any]]:
-    """Return for each rank the facts about a user's program that the probe in it reported.
+    """Return for each rank the facts that the probe reported, such as the samples of a step.
 
-    The probe reports them at the rank's end. If rank 0 did not report its end, its facts, and those
-    of ranks that have the same, are empty.
+    The probe watches the training inside a user's own program. It reports its facts at the rank's
+    end. If rank 0 did not report its end, its facts are empty, and so are those of the ranks whose
+    entry refers to them.
     """
+    # ``measurement.job``: the facts of rank 0; None: it did not report its end.
     facts_of_rank_0: dict[str, Any] = dict(measurement.job or {})
-    # ``job`` is None if the rank has the same facts as rank 0.
+    # ``rank.job``: the facts of the rank; None: it has the same facts as rank 0.
     return [facts_of_rank_0 if rank.job is None else dict(rank.job) for rank in measurement.ranks]
 
 
 def withhold_figures(measurement: Measurement, figures: Mapping[str, Figure]) -> dict[str, Figure]:
-    """Return all figures; those that the probe could not measure are None with the reason."""
+    """Return all figures of a user's program; those that could not be measured are None.
+
+    The probe measures: it watches the training inside the program. What it could not see is not
+    known. Each figure that is None has the reason.
+    """
     all_figures = dict(figures)
     # If the steps are unknown, so are their times and all figures of work per time. If only the
     # work of a step is unknown, the times of the steps are still known.
@@ -99,8 +105,9 @@ def withhold_figures(measurement: Measurement, figures: Mapping[str, Figure]) ->
         for name in names:
             if name in all_figures:
                 all_figures[name] = Figure(None, reason)
-    # The reason that a case has no formula of FLOPs does not fit a user's program, whose FLOPs the
-    # probe counts: say instead why it did not.
+    # Without FLOPs of a step these figures are None, with the reason of cases that the case has no
+    # formula of FLOPs. The probe counts the FLOPs of a user's program, so that another reason
+    # fits: why it did not count them.
     flops_reason = _explain_unknown_flops(measurement)
     for name in ("model_flops_per_device", "MFU", "MAMFU"):
         figure = all_figures[name]
@@ -113,11 +120,13 @@ def withhold_figures(measurement: Measurement, figures: Mapping[str, Figure]) ->
 def _explain_unknown_steps(measurement: Measurement) -> Message | None:
     """Return why it is not known what a training step of the program is; None: it is known.
 
-    All optimizers that the file of ``--witness`` states must step once in each training step.
+    The file of ``--witness`` states a number of optimizers. As many must be seen, and all of them
+    must step once in each training step.
     """
     expected = _get_spec(measurement).optimizers
     for facts in list_facts(measurement):
-        steps_of_optimizers = facts.get("optimizer_steps")  # one number for each optimizer
+        # One number of steps for each optimizer that the probe saw.
+        steps_of_optimizers = facts.get("optimizer_steps")
         if not steps_of_optimizers:  # the rank did not report its end
             continue
         if len(steps_of_optimizers) != expected:
@@ -132,8 +141,8 @@ def _explain_unknown_steps(measurement: Measurement) -> Message | None:
 
 
 def _explain_unknown_work(measurement: Measurement) -> Message | None:
-    """Return why it is not known what a training step trained; None: it is known."""
-    if _get_spec(measurement).step is not None:  # the file of ``--witness`` states it
+    """Return why it is not known how many samples a step trains on; None: it is known."""
+    if _get_spec(measurement).step is not None:  # the file of ``--witness`` states the number
         return None
     for facts in list_facts(measurement):
         # The probe has this fact only if it saw batches whose samples it could count.
@@ -143,9 +152,10 @@ def _explain_unknown_work(measurement: Measurement) -> Message | None:
 
 
 def _explain_unknown_flops(measurement: Measurement) -> Message | None:
-    """Return why the probe did not count the FLOPs of a step, which the caller has found.
+    """Return why the probe did not count the FLOPs of a step, if it did not.
 
-    None: rank 0 did not report its end, so that the reason is not known.
+    The caller uses the reason only for figures that lack these FLOPs. None: the reason is not
+    known, because rank 0 did not report its end, and with it what the probe saw.
     """
     facts = list_facts(measurement)[0]
     if not facts:
@@ -153,22 +163,24 @@ def _explain_unknown_flops(measurement: Measurement) -> Message | None:
     # torch's counter of FLOPs does not see inside the graphs of torch.compile.
     if facts.get("graphs_compiled"):
         return message("witness_flops_compiled", graphs=facts["graphs_compiled"])
-    # Otherwise it saw no complete step of the warm-up, in which it counts.
+    # The other reason: it counts in a step of the warm-up, and saw none that was complete.
     return message("witness_flops_unseen")
 
 
 def find_in_witness(measurement: Measurement) -> Iterator[Message]:
-    """Yield findings on a user's program, from what the probe saw of it on each rank.
+    """Yield findings on a user's program, from what the probe in it saw on each rank.
 
     Most are contradictions to what the file of ``--witness`` states, or rules of training that the
     program breaks.
     """
-    spec = _get_spec(measurement)
+    spec = _get_spec(measurement)  # what the file states
     num_ranks = len(measurement.ranks)
+    # What the probe saw on each rank, by names; empty if the rank did not report its end.
     all_facts = list_facts(measurement)
     if spec.step is not None:  # the file states how many samples and tokens a step trains on
-        # What data loaders yielded for a step, of each rank on which the probe could count it. The
-        # file states the sum over ranks. The probe counts 0 tokens if a batch has none.
+        # What data loaders yielded for a step, on each rank where the probe could count it. It
+        # counts 0 tokens if batches have none. The file states the sum over all ranks, so that it
+        # is compared only if the number of each rank is known.
         samples = [facts["seen_samples"] for facts in all_facts if "seen_samples" in facts]
         tokens = [
             facts["seen_tokens_padded"] for facts in all_facts if facts.get("seen_tokens_padded")
@@ -177,7 +189,8 @@ def find_in_witness(measurement: Measurement) -> Iterator[Message]:
             yield from _check_batch("witness_batch", spec.step.samples, sum(samples))
         if spec.step.tokens and len(tokens) == num_ranks:
             yield from _check_batch("witness_tokens", spec.step.tokens, sum(tokens))
-        # Without facts rank 0 did not report its end, so that nothing is known of its loaders.
+        # No rank saw a batch that it could count. If rank 0 has no facts at all, it did not report
+        # its end, and nothing is known of its loaders.
         if not samples and all_facts[0]:
             yield message("witness_batches_unseen")
     for rank, facts in zip(measurement.ranks, all_facts, strict=True):
@@ -185,12 +198,13 @@ def find_in_witness(measurement: Measurement) -> Iterator[Message]:
         # Rules of training that the probe saw broken, such as gradients that are all zero.
         for violation in facts.get("violations", ()):
             yield message(violation["code"], **violation["args"])
+    # The mean loss of each step over the ranks. It is None if one rank saw no loss, or saw one that
+    # was not finite.
     losses = measurement.steps.loss
-    # None: some rank saw no loss of the step, or its loss was not finite.
     num_missing = sum(loss is None for loss in losses)
-    # The probe sees no loss in a step without a backward pass: such a loss is missing, but it was
-    # not infinite. A step has no loss if one rank saw none. The ranks may have seen none in the
-    # same steps or in different ones: only the largest number of one rank is certain.
+    # The probe sees no loss in a step without a backward pass. How many steps lack their loss for
+    # this reason is not known: ranks may have had no backward pass in the same steps or in
+    # different ones. They are at least as many as on the rank that had the most.
     num_unseen = max((facts.get("steps_without_backward", 0) for facts in all_facts), default=0)
     num_non_finite = num_missing - num_unseen
     if num_non_finite > _MAX_NON_FINITE * len(losses):
@@ -200,17 +214,19 @@ def find_in_witness(measurement: Measurement) -> Iterator[Message]:
 def _check_batch(code: str, stated: float, seen: float) -> Iterator[Message]:
     """Yield a finding if a step trained on another amount than the file of ``--witness`` states.
 
+    A small difference is allowed, because the last batch may be shorter.
+
     Args:
         code: of the finding, which says what is counted, samples or tokens.
         stated: amount of a step on all ranks, as the file states it.
-        seen: amount that the data loaders yielded for a step.
+        seen: amount that the data loaders of all ranks yielded for a step.
     """
     if abs(stated - seen) > _BATCH_TOLERANCE * seen:
         yield message(code, stated=stated, seen=seen, share=stated / seen)
 
 
 def _find_in_facts(spec: WitnessSpec, facts: Mapping[str, Any], *, steps: int) -> Iterator[Message]:
-    """Yield findings on one rank: a wrong precision, steps without gradients, untimed work.
+    """Yield findings on one rank: another precision than stated, no gradients, untimed steps.
 
     Args:
         spec: the file of ``--witness``.
@@ -223,15 +239,16 @@ def _find_in_facts(spec: WitnessSpec, facts: Mapping[str, Any], *, steps: int) -
     num_without_backward = facts.get("steps_without_backward", 0)
     if num_without_backward > _MAX_WITHOUT_BACKWARD * steps:
         yield message("witness_no_gradients", steps=num_without_backward, of=steps)
-    # The time of evaluations is not counted as training. So many of them mean that the program
-    # evaluates within its steps, whose time is then too short.
+    # The time of evaluations is not counted as training. As many as one in every second step mean
+    # that the program evaluates within its steps, so that a part of their time is not counted. A
+    # few are no finding, even in a short run.
     num_evaluations = facts.get("evaluations", 0)
     if num_evaluations >= max(_MIN_EVALUATIONS, _MIN_EVALUATIONS_PER_STEP * steps):
         yield message("witness_pauses", pauses=num_evaluations, steps=steps)
 
 
 def _get_spec(measurement: Measurement) -> WitnessSpec:
-    """Return what the file of ``--witness`` states."""
+    """Return what the user's file of ``--witness`` states of the user's own program."""
     witness = measurement.plan.witness
     assert witness is not None, "the plan is of a user's own program"
     return witness.spec

@@ -137,13 +137,13 @@ class Row(Frozen):
     notes: list[Message] = Field([])
 
     def figure(self, name: str) -> float | None:
-        """Return a figure's value; None if the row does not have it."""
+        """Return the value of a figure; None if the row has no such figure, or says it has none."""
         entry = self.figures.get(name)
         return None if entry is None else entry.value
 
     @property
     def failure(self) -> Message | None:
-        """The row's first note that its run failed; None: no note says so."""
+        """The row's first note whose code says that the run failed; None: there is no such note."""
         failures = [note for note in self.notes if note.code in FAILURES]
         return failures[0] if failures else None
 
@@ -175,20 +175,24 @@ if TYPE_CHECKING:
 def describe_planned_work(plan: Plan) -> dict[str, Any]:
     """Return what must be equal for two launches to be of the same work, by name.
 
-    The keys added here differ from all recipe fields, which include ``world`` and ``data``, so
-    that neither overwrites the other.
+    These are the recipe fields except seed and time limit, and facts of the launch. No fact has the
+    name of a recipe field: ``world`` and ``data`` are such fields, and are not used for facts.
     """
     recipe = {name: value for name, value in plan.recipe.items() if name not in _NOT_WORK}
     return recipe | {
         "case": plan.case,
-        "peak_tflops": plan.peak_tflops,  # with another given peak, the MFU is another one
+        # Peak of one device, if the user gave one: the MFU is relative to it.
+        "peak_tflops": plan.peak_tflops,
         "device_products": ", ".join(sorted(set(plan.device.product_names))),
         "ran_world": f"{plan.nnodes}x{plan.nproc}",
-        # ``witness`` is set for a user's own program, whose data are not known.
+        # Identifies the content of the data. With ``--witness`` a user's own program reads its data
+        # itself, so that they are not known.
         "content_id": plan.data.content_id if plan.witness is None else None,
-        # A run that only shows how fast a training could be at most.
+        # Whether the run is no real training, but shows how fast a training could be at most.
         "bound": BALANCED_BOUND in plan.labels,
+        # Command of the user's own program, and what the user states of its work.
         "witnessed": None if plan.witness is None else plan.witness.describe_work(),
+        # Number of steps at the checkpoint from which the launch continues.
         "resumed_after": None if plan.resumed is None else plan.resumed.progress.steps,
         "suite_version": shorten_version(plan.suite_version),
     }
@@ -232,10 +236,11 @@ def find_differing_settings(runs: Iterable[tuple[str, Mapping[str, Any]]]) -> li
     """Return the recipe fields in which runs of the same kind differ, in the recipe's order.
 
     Args:
-        runs: kind and recipe of each; only runs of one kind, of a case for instance, are compared.
+        runs: kind and recipe of each run. Only runs of the same kind, such as the same case, are
+            compared with each other.
     """
     names: dict[str, None] = {}  # keys alone, in the order of their appearance
-    # All values of a field among the runs of a kind, as text, by kind and field.
+    # By kind and field: all values of the field among the runs of the kind, as text.
     values: dict[tuple[str, str], set[str]] = defaultdict(set)
     for kind, recipe in runs:
         names |= dict.fromkeys(recipe)
@@ -246,18 +251,15 @@ def find_differing_settings(runs: Iterable[tuple[str, Mapping[str, Any]]]) -> li
     return [name for name in names if name in differing and name not in _NOT_WORK]
 
 
-def reject_duplicates(names: Iterable[str]) -> None:
-    """Refuse a launch or a row that is given twice.
-
-    Args:
-        names: run ids, or places of rows.
+def reject_duplicates(run_ids: Iterable[str]) -> None:
+    """Refuse a run that is given twice.
 
     Raises:
-        UsageError: one of them is given twice.
+        UsageError: a run id occurs twice.
     """
-    for name, count in Counter(names).items():
+    for run_id, count in Counter(run_ids).items():
         if count > 1:
-            raise UsageError("the same run is given twice", where=name, fix="pass it only once")
+            raise UsageError("the same run is given twice", where=run_id, fix="pass it only once")
 
 
 def identify_result(result: Result) -> str:
@@ -277,14 +279,17 @@ def group_by_work(records: Sequence[Record]) -> list[list[Record]]:
 def describe_printed_work(result: Record | Row) -> dict[str, Any]:
     """Return the facts of the work that published tables print, by name, of a row or a record.
 
-    Unknown facts are left out. A published row was trained on real data unless it says otherwise,
-    and names the fields in which it differs from the case's standard recipe. If its model is no
-    case, the model's name takes the place of the case.
+    Unknown facts are left out.
+
+    Args:
+        result: a record of ours, or a row that others published. A row names the recipe fields in
+            which it differs from the case's standard recipe.
     """
     if isinstance(result, Row):
+        # If no case of ours trains the row's model, the model's name stands for the case.
         case = result.case or result.model.casefold() or None
         precision = result.precision
-        origin = result.data_origin or "real"
+        origin = result.data_origin or "real"  # real data, unless the row says otherwise
         nnodes = result.nnodes
         nproc = result.nproc
     else:
@@ -297,7 +302,9 @@ def describe_printed_work(result: Record | Row) -> dict[str, Any]:
     printed = {
         "case": case,
         "ran_world": f"{nnodes}x{nproc}" if nnodes and nproc else None,
+        # Tables print ``amp`` for ``fp16``.
         "precision": PRECISION_ALIASES.get(str(precision), precision),
+        # The column of published tables with the changed fields, such as ``bs=96,lr=0.00015``.
         "fix_hp": format_fix_hp(_list_changed_fields(result)),
         "data": origin,
     }
@@ -305,18 +312,23 @@ def describe_printed_work(result: Record | Row) -> dict[str, Any]:
 
 
 def _list_changed_fields(result: Record | Row) -> dict[str, Any]:
-    """Return the fields in which a result differs from its standard recipe, by their full names.
+    """Return the values of the fields that a result changes in its standard recipe, by full names.
 
     The precision is left out, because it is compared separately.
+
+    Args:
+        result: a record of ours, or a row that others published.
     """
     if isinstance(result, Row):
         changes = result.changes
         precision = result.precision
     else:
-        # Changes that the closed rules allow, and those that make it other work.
+        # ``fix_hp``: changes that the closed rules allow; ``extra``: changes that only the open
+        # rules, which are less strict, allow.
         changes = result.plan.fix_hp | result.plan.extra
         precision = result.plan.recipe["precision"]
-    # The precision may be listed under several names: it is recognized by its value.
+    # The precision may be among the changes under several names. So each change with its value is
+    # left out.
     return {
         FIELD_ALIASES.get(name, name): _parse_number(value)
         for name, value in sorted(changes.items())
@@ -327,9 +339,10 @@ def _list_changed_fields(result: Record | Row) -> dict[str, Any]:
 def find_row_differences(record: Record, row: Row) -> dict[str, tuple[object, object]]:
     """Return in what the work of a published row differs from a record's: both values by name.
 
-    The most serious difference comes first. A row of a reference file has ``stated``, which adds to
-    its cells and corrects them; for any other row, what all published rows of the case share is
-    taken instead. What is stated nowhere is not compared.
+    The most serious difference comes first. A row from a reference file has ``stated``: facts that
+    the file adds to the printed cells of the row, or corrects in them. For any other row, the facts
+    that all published rows of the case share are taken instead. A fact that the row does not print
+    and that nothing states of it is not compared.
     """
     ours = describe_printed_work(record)
     theirs = describe_printed_work(row)
@@ -339,15 +352,17 @@ def find_row_differences(record: Record, row: Row) -> dict[str, tuple[object, ob
     for name, value in _describe_stated_work(stated).items():
         theirs[name] = value
         ours[name] = _get_value_of_record(record, name)
+    # Models of the same size may differ a little in their number of parameters. Then the numbers
+    # are made equal, so that they are not returned as a difference.
     if is_same_size(count_parameters(record), stated.parameters):
-        # Made equal, so that a difference within the tolerance is not returned.
         theirs["parameters"] = ours["parameters"]
-    # If the micro-batch is stated, the printed batch size is not compared: it may be that of all
-    # devices together.
+    # If the micro-batch is stated, it is compared itself. The batch size among the printed changes
+    # is left out, because it may be that of all devices together.
     if stated.micro_batch_size is not None:
         ours["fix_hp"] = _format_changes_without_batch(record)
         theirs["fix_hp"] = _format_changes_without_batch(row)
-    # Our run shows how fast a training could be at most; a published one really trained.
+    # A run with this label is no real training, but shows how fast one could be at most. Published
+    # runs really trained.
     if BALANCED_BOUND in record.plan.labels:
         ours["bound"] = True
         theirs["bound"] = False
@@ -359,7 +374,7 @@ def find_row_differences(record: Record, row: Row) -> dict[str, tuple[object, ob
 
 
 def _describe_stated_work(stated: StatedWork) -> dict[str, int]:
-    """Return the stated numbers of a row's work, by the names of ``_MOST_SERIOUS_FIRST``.
+    """Return the numbers that are stated of a row's work, by the names that differences have.
 
     Numbers that are not stated are left out.
     """
@@ -368,13 +383,15 @@ def _describe_stated_work(stated: StatedWork) -> dict[str, int]:
         "seq_length": stated.seq_length,
         "micro_batch_size": stated.micro_batch_size,
         "train_samples": stated.train_samples,
-        "sample_count": stated.sample_count,
+        "sample_count": stated.sample_count,  # how often the throughput counts each sample
     }
     return {name: number for name, number in numbers.items() if number is not None}
 
 
 def _get_value_of_record(record: Record, name: str) -> int | None:
-    """Return the record's own value of a number that is stated of a row's work; None: unknown.
+    """Return a number of a record's work, to compare it with that of a published row.
+
+    None: unknown.
 
     Args:
         name: of the number, as ``_describe_stated_work`` returns it.
@@ -385,48 +402,56 @@ def _get_value_of_record(record: Record, name: str) -> int | None:
         case "train_samples":
             return record.plan.data.train_samples
         case "sample_count":
-            # How often a throughput counts each sample: that of a record counts it once.
+            # How often the throughput counts each sample. Some published ones count it several
+            # times; that of a record counts it once.
             return 1
-    # The other stated numbers are recipe fields of the same name.
+    # The other numbers are recipe fields of the same name.
     value: int | None = record.plan.recipe.get(name)
     return value
 
 
 def _format_changes_without_batch(result: Record | Row) -> str:
-    """Return the changed fields of a result as pages print them, without the micro-batch."""
+    """Return the changed recipe fields of a result as one text, without the micro-batch.
+
+    The text has the form of published tables, such as ``lr=0.00015``.
+    """
     changes = _list_changed_fields(result)
     changes.pop("micro_batch_size", None)
     return format_fix_hp(changes)
 
 
 def _get_stated_work(record: Record, row: Row) -> StatedWork:
-    """Return the work that all published rows of the record's case share.
+    """Return the facts of work that all published rows of the record's case share.
 
-    Nothing is stated if the row is of another case, or was trained on generated data.
+    They are empty if the row is of another case, or was trained on generated data.
     """
-    published = record.plan.about.references
+    published = record.plan.about.references  # all published rows of the case
     if row.case != record.plan.case or row.data_origin == "generated":
         return StatedWork()
     return StatedWork(
         parameters=published.parameters,
         # A row with a changed sequence length does not share it.
         seq_length=None if "seq_length" in _list_changed_fields(row) else published.seq_length,
-        train_samples=published.samples_per_pass,
+        train_samples=published.samples_per_pass,  # rows of the data set
     )
 
 
 def count_parameters(record: Record) -> int | None:
     """Return the number of the model's parameters; None if the run ended before it was reported."""
+    # ``job``: the facts that rank 0 reported of the training; None or absent: it reported none.
     number: int | None = (record.environment.get("job") or {}).get("parameters")
     return number
 
 
 def is_same_size(parameters: int | None, published: int | None) -> bool:
-    """Tell whether two models have the same number of parameters, except for a head or adapters.
+    """Tell whether two models are of the same size: their numbers of parameters hardly differ.
+
+    A difference up to a small share of the published number is tolerated, because a model may have
+    another head, or adapters. False if a number is not known.
 
     Args:
-        parameters: of a model that was trained here; None: not known.
-        published: the published number; the tolerated difference is a share of it. None: not known.
+        parameters: number of a model that was trained here; None: not known.
+        published: number of the published model; None: not known.
     """
     if parameters is None or published is None:
         return False
@@ -434,9 +459,9 @@ def is_same_size(parameters: int | None, published: int | None) -> bool:
 
 
 def _parse_number(value: Any) -> Any:
-    """Return the number that a text stands for, so that 0.00015 and 1.5e-4 are the same.
+    """Return the number that a value stands for, so that the texts 0.00015 and 1.5e-4 are the same.
 
-    A value that is no number is returned unchanged.
+    A value that stands for no number is returned unchanged.
     """
     try:
         return float(value)
