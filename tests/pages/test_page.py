@@ -450,7 +450,8 @@ def test_most_limiting_rule_gives_advice_with_its_arithmetic():
         "31% of the time was spent waiting for data"
     )
     assert translate(describe_dominant_limit(make_waiting_record(0.04)), "en") == (
-        "96% of the time is compute, at 41% of the device's matmul rate; no bottleneck found."
+        "Compute takes 96% of the time and runs at 41% of the device's matmul rate; "
+        "no bottleneck found."
     )
     # A slow rank costs more than the wait for data: the page shows both rules, its rule first.
     slow = make_waiting_record(0.1).model_copy(

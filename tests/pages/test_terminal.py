@@ -54,7 +54,8 @@ def test_summary_of_a_run_has_title_sentence_row_ruler_and_limit():
         "memory 33.4 of 40.0 GiB",
         "Noisy: fewer than 5 launches (1)",
         "No comparable result: this case has no earlier run and no published result",
-        "89% of the time is compute, at 41% of the device's matmul rate; no bottleneck found.",
+        "Compute takes 89% of the time and runs at 41% of the device's matmul rate; "
+        "no bottleneck found.",
     ]
 
 
