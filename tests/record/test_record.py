@@ -172,6 +172,15 @@ def test_a_quality_above_the_best_possible_is_noted(run_dir: Path) -> None:
     )
 
 
+def test_a_best_quality_above_one_is_no_share_of_samples(run_dir: Path) -> None:
+    plan_file = run_dir / "plan.json"
+    plan = json.loads(plan_file.read_text())
+    plan["data"]["best_quality"] = 27.3  # a BLEU score, for example
+    plan_file.write_text(json.dumps(plan))
+    change_events(run_dir, "evaluate", value=28.0)
+    assert "quality_above_best" not in list_finding_codes(run_dir)
+
+
 def test_a_quality_that_is_null_has_a_reason(run_dir: Path) -> None:
     assert reduce.reduce(run_dir).quality.reason is None
     change_events(run_dir, "evaluate", value=None)

@@ -488,6 +488,8 @@ def _find_impossible_quality(measurement: Measurement) -> Iterator[Message]:
     best = quality.best_possible  # None: not known, as of real data
     if value is None or not best or not measurement.plan.about.higher_is_better:
         return
+    if not 0 < best <= 1:  # no share of samples: how far chance explains it is not known
+        return
     # The quality is taken as a share of correct samples: the number of these is binomial. If the
     # number of evaluated samples is not known, it counts as 1: the error is then widest, so that
     # nothing is reported wrongly.
