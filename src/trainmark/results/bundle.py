@@ -218,7 +218,8 @@ def verify(path: Path | str) -> Verification:
         with unpack_temporarily(path) as bundle:
             return Verification(str(path), tuple(check_bundle(bundle)))
     except AlteredError as error:  # the result of a check, unlike an error that prevents checks
-        reason = message("bundle_altered", where=error.where, what=error.what)
+        where = error.where or path.name  # a mismatch with the manifest names no file
+        reason = message("bundle_altered", where=where, what=error.what)
         return Verification(str(path), (Check("archive", "broken", (reason,)),))
 
 
