@@ -75,7 +75,7 @@ def reduce(run_dir: Path, *, files: list[Evidence] | None = None) -> Record:
     cause = find_cause(plan, timeline, entries, case_error)
     status = decide_status(cause)
     findings = [*find_findings(measurement, entries, timeline), *case_figures.notes]
-    launch = timeline.launcher.launch
+    launch = timeline.launcher.launch  # the first event of the run, with its time and command
     return Record(
         suite=Suite(version=__version__),
         run_id=plan.run_id,

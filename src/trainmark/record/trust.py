@@ -123,6 +123,7 @@ def grade_launch(
     The reasons follow from its status, labels, figures and findings.
     """
     reasons = [] if status == "passed" else [message("trust_not_passed")]
+    # Some labels of a run, such as that of generated data, lower the trust.
     reasons += [
         message(code) for label, code in _CODES_OF_LABELS.items() if label in measurement.labels
     ]
@@ -210,7 +211,10 @@ def find_worst_grade(grades: Iterable[Grade]) -> Grade:
 
 
 def combine_verifications(records: Iterable[Record]) -> Verification:
-    """Return the worst verification of the records; ``unverified`` if there are none."""
+    """Return the worst verification of the records; ``unverified`` if there are no records.
+
+    ``verified`` is the best one, then come ``unverified`` and ``contradicted``.
+    """
     verifications = [record.verification for record in records]
     return find_worst_verification(verifications) if verifications else "unverified"
 
@@ -220,8 +224,8 @@ def find_worst_verification(verifications: Iterable[Verification]) -> Verificati
     return max(verifications, key=get_args(Verification).index)
 
 
-def add_reasons(record: Record, findings: Sequence[Message]) -> Record:
-    """Return ``record`` with ``findings`` as the first reasons of its trust."""
-    if not findings:
+def add_reasons(record: Record, reasons: Sequence[Message]) -> Record:
+    """Return ``record`` with ``reasons`` before those of its trust, which is graded again."""
+    if not reasons:
         return record
-    return record.model_copy(update={"trust": grade_reasons([*findings, *record.trust.reasons])})
+    return record.model_copy(update={"trust": grade_reasons([*reasons, *record.trust.reasons])})

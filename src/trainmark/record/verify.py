@@ -67,8 +67,8 @@ def check_record(record: Record, folder: Path, *, max_bytes: int | None = None) 
         problems = [message("evidence_unchecked")]
     else:
         problems = verify_evidence(record, folder)
-    # A record that its evidence refutes needs no second contradiction. Any other is compared with
-    # itself, and the message on that refutes it too.
+    # A record that its evidence refutes needs no second contradiction. In any other, values that
+    # contradict each other refute it too.
     if not any(is_refuting(problem.code) for problem in problems):
         problems = [*check_itself(record), *problems]
     verification: Verification = "unverified" if problems else "verified"
@@ -99,7 +99,8 @@ def check_itself(record: Record) -> list[Message]:
 def verify_evidence(record: Record, folder: Path) -> list[Message]:
     """Return one message for each problem of ``record`` with the evidence in ``folder``.
 
-    A problem is a contradiction, or evidence that is missing or cannot be used.
+    A problem is a contradiction, or evidence that is missing or cannot be used. The files are
+    compared with the recorded sizes and digests, and the record is computed again from them.
     """
     present_files = {path.name: path for path in reduce.list_evidence_files(folder)}
     recorded_files = {entry.name: entry for entry in record.evidence}
@@ -132,7 +133,8 @@ def _reduce_again(record: Record, folder: Path) -> list[Message]:
     if not differences:
         return []
     # A case may have figures of its own, which its page declares. Their values, or the failure to
-    # compute them, cannot be repeated if the case is not installed.
+    # compute them, cannot be repeated if the case is not installed. ``cause``: why and at
+    # which place the run failed; None: it passed.
     failed_in_figures = record.cause is not None and record.cause.place == FIGURES_PLACE
     needs_case = bool(recomputed_record.plan.about.page.figures) or failed_in_figures
     if needs_case and recomputed_record.plan.case not in cases.list_names():
@@ -264,6 +266,7 @@ def _recompute_values(record: Record) -> Iterator[ComparedValue]:
     evaluations. A case may add figures and findings of its own by its code. This code is run only
     if the case is shipped with Trainmark, not if another package defines it.
     """
+    # What the record has of the measurement itself. Its attributes compute all that follows.
     measurement = Measurement.from_record(record)
     yield from _compare_models("counts", record.counts, measurement.counts)
     yield ComparedValue("labels", record.labels, measurement.labels)

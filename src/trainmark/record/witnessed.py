@@ -145,7 +145,8 @@ def _explain_unknown_work(measurement: Measurement) -> Message | None:
     if _get_spec(measurement).step is not None:  # the file of ``--witness`` states the number
         return None
     for facts in list_facts(measurement):
-        # The probe has this fact only if it saw batches whose samples it could count.
+        # The probe has this fact only if it saw batches whose samples it could count. Facts are
+        # empty if the rank did not report its end.
         if facts and "seen_samples" not in facts:
             return message("witness_uncountable")
     return None
@@ -229,7 +230,7 @@ def _find_in_facts(spec: WitnessSpec, facts: Mapping[str, Any], *, steps: int) -
     """Yield findings on one rank: another precision than stated, no gradients, untimed steps.
 
     Args:
-        spec: the file of ``--witness``.
+        spec: what the file of ``--witness`` states, such as the precision of the matmuls.
         facts: what the probe saw on the rank; empty: the rank did not report its end.
         steps: number of optimizer steps of the rank.
     """
