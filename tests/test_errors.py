@@ -52,7 +52,7 @@ def test_a_report_keeps_the_place_and_a_bounded_traceback() -> None:
         "data_build",
     )
     assert report["message"]["code"] == "exception"
-    # The text is cut at its end, the traceback at its begin.
+    # The text loses its end, the traceback its start.
     assert len(report["message"]["args"]["text"]) == 4_000
     assert len(report["traceback"]) == 8_000
     assert report["traceback"].endswith("x\n")  # the end is kept

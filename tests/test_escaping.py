@@ -55,7 +55,8 @@ def make_hostile_record() -> Record:
         for message in (entry.reason, entry.note)
         if message is not None
     }
-    # What the schema closes, what names a case, and numbers' units, by which they are scaled.
+    # Texts that stay as they are: those for which the schema has a list of allowed values, names
+    # of a case, and units, by which numbers are scaled.
     words = (
         codes
         | {
@@ -210,6 +211,7 @@ def test_escaping_leaves_no_control_character_and_plain_text_as_it_is(text):
     escaped = escape_controls(text)
     assert _CONTROL.findall(escaped) == []
     assert escape_controls(escaped) == escaped
-    # Two more that are escaped: a mark of direction and one of byte order.
+    # Two characters that are escaped too, but are not in ``_CONTROL``: a mark of direction and one
+    # of byte order.
     plain = _CONTROL.sub("", text).replace("\u061c", "").replace("\ufeff", "")
     assert escape_controls(plain) == plain

@@ -20,7 +20,7 @@ RANGE_UJ = 262_143_328_850  # of a common processor
 
 
 def write_zone(root: Path, number: str, name: str, energy_uj: int | str) -> Path:
-    """Write a zone as the kernel shows it; return its counter.
+    """Write a zone of RAPL, energy that is counted, as Linux shows it; return the counter's file.
 
     Args:
         number: of the zone; "0:1" is a part of zone 0.

@@ -48,7 +48,7 @@ def run_ticks(clock: FakeClock, work_ns: Sequence[int], interval_s: float) -> li
 
     def wait(seconds: float) -> bool:
         clock.advance(round(seconds * 1e9))
-        return False
+        return False  # nobody has told the sampler to stop
 
     ticks = []  # number, and nanoseconds since the begin
     limited_ticks = islice(iterate_ticks(interval_s, clock=clock, wait_for_stop=wait), len(work_ns))
@@ -134,7 +134,7 @@ class OneVendor:
 def take_readings(
     vendor: OneVendor, event_log: SampleLog, clock: FakeClock, times: int = 1
 ) -> list[tuple[str, list[int]]]:
-    """Take readings in their thread; return what the opening of the monitor reported."""
+    """Take readings in their thread; return the name and the devices of each monitor opened."""
     opened: list[tuple[str, list[int]]] = []
     # Of two devices; the last argument is called with the monitor's name and its devices.
     devices = DeviceReader(lambda: vendor, 2, event_log, lambda *opening: opened.append(opening))

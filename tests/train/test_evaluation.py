@@ -126,5 +126,5 @@ def test_training_rows_among_the_scored_rows_are_counted() -> None:
     scored.add(ScoredRows.of(rows[:10], 10))
     trained = compute_row_keys(rows[8:], 12).tolist()
     event = summarize_scores(scored.scores(), [*trained, trained[0]])  # one of them twice
-    # Rows 8 and 9 are both scored and trained.
+    # The keys of 12 training rows are known. Rows 8 and 9 are both scored and trained.
     assert (event.rows, event.known, event.trained) == (10, 12, 2)

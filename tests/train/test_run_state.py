@@ -111,7 +111,7 @@ def train_with_interruption(
     [
         (tiny_llama31.new_job, {}),
         (tiny_gpt_oss.new_job, {}),
-        (tiny_gpt.new_job, {"dropout": 0.1}),  # 3 steps an epoch: the rest is of the second
+        (tiny_gpt.new_job, {"dropout": 0.1}),  # 3 steps an epoch: it resumes within the second
         (tiny_gpt.new_job, {"precision": "fp16"}),
     ],
 )
@@ -269,7 +269,8 @@ def test_a_run_without_a_checkpoint_cannot_be_resumed(tmp_path: Path, plan_run_i
     ):
         with pytest.raises(TrainmarkError, match=what):
             resume_plan(plan, folder)
-    # With a checkpoint, even other ranks can resume it if a step has the same samples.
+    # With a checkpoint, even another number of ranks can resume the run, if a step has as many
+    # samples as before.
     two_ranks = plan_run_in({"bs": "8"}, nproc=2)
     write_earlier_run(plan_run_in, tmp_path / "b", steps=[100])
     assert resume_plan(two_ranks, tmp_path / "b").resumed

@@ -157,7 +157,8 @@ def test_sharding_and_recomputation_need_less_memory(
         "gpt_megatron", Path(), make_gpt_recipe(kernels="library", **fields), world_size
     )
     assert less.total < plain_estimate.total
-    if "fsdp" in fields:  # a quarter of the parameters, and what is gathered
+    # Each of the 4 ranks holds a quarter of the parameters, and also weights that it gathers.
+    if "fsdp" in fields:
         single_rank_estimate = predict_memory(
             "gpt_megatron", Path(), make_gpt_recipe(kernels="library"), 1
         )

@@ -30,13 +30,13 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def test_accumulation_equals_one_large_batch() -> None:
-    one_batch_model, parts = new_model(), new_model()
+    one_batch_model, accumulating_model = new_model(), new_model()
     whole_losses = train(new_stepper(one_batch_model), micro=32, accumulate=1)
-    part_losses = train(new_stepper(parts), micro=8, accumulate=4)
+    part_losses = train(new_stepper(accumulating_model), micro=8, accumulate=4)
     assert len(whole_losses) == 21  # 3 in each of 7 epochs
     np.testing.assert_allclose(part_losses, whole_losses, rtol=1e-6, atol=1e-6)
     torch.testing.assert_close(
-        read_weights(parts), read_weights(one_batch_model), rtol=0, atol=1e-6
+        read_weights(accumulating_model), read_weights(one_batch_model), rtol=0, atol=1e-6
     )
 
 

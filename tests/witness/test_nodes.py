@@ -25,7 +25,8 @@ TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "
 def _measure_nodes(tmp_path, monkeypatch):
     """Return a function that measures ``ddp.py`` on two nodes with one rank each.
 
-    It takes the words before the program, and ``changes`` of what the plan says of it.
+    The function takes the words of the command that precede the program, and ``changes``: values of
+    fields of ``plan.witness`` that replace those of the plan.
     """
 
     def measure(command, **changes):
