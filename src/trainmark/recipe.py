@@ -87,8 +87,8 @@ class Recipe:
     )
     eval_every_samples: PositiveInt | None = recipe_field(
         None,
-        "number of samples between evaluations within an epoch, summed over all ranks; none: no "
-        "such evaluations",
+        "number of samples between evaluations within an epoch, summed over all ranks; none "
+        "disables them",
         rule="scope",
     )
     eval_from_sample: PositiveInt | None = recipe_field(

@@ -212,7 +212,7 @@ def test_token_case_shows_tokens_first_and_its_cost_per_token():
     text = to_markdown([document])
     assert "5,710 tokens/s per device; reached acc" in text
     assert "- Training speed: 5,710 tokens/s per device (1 launch)" in text
-    assert "Cost of a million tokens: 0.875 EUR" in text  # 36 / 3600 / (5714.5 x 2) x 1,000,000
+    assert "Cost per million tokens: 0.875 EUR" in text  # 36 / 3600 / (5714.5 x 2) x 1,000,000
     row = list_first_lines([make_token_record()])[3]  # the line of key figures
     assert row.startswith("e2e_time 46.1 s · token/p/s 5714.5 tokens/s · p_whole 412.9, p_train")
 
@@ -675,10 +675,10 @@ def test_price_gives_the_cost_per_million_samples():
         with pytest.raises(UsageError):
             Price.parse(text)
     text = to_markdown([document])
-    assert "Cost of a million samples: 21.9 EUR" in text  # 36 / 3600 / 457.2 x 1,000,000
+    assert "Cost per million samples: 21.9 EUR" in text  # 36 / 3600 / 457.2 x 1,000,000
     # The page shows the arithmetic.
     how = "36 / 3600 s / 457.2 samples/s x 1,000,000"
-    assert f"| Cost of a million samples | 21.9 | EUR | {how} |" in text
+    assert f"| Cost per million samples | 21.9 | EUR | {how} |" in text
     assert how in to_body_html(document, "en")
 
 

@@ -216,7 +216,7 @@ BAD_LINES = {
     ),
     "entity outside": (
         edit_line(passage={"text": "Rome", "entities": [{"start": 1, "end": 4}]}),
-        "line 1: an entity spans the characters 1 to 4, but the text has only 4",
+        "line 1: an entity spans characters 1 to 4, but the text has only 4",
     ),
     "two gaps": (
         make_line(make_question("@placeholder or @placeholder")),

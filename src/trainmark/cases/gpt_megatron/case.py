@@ -35,7 +35,7 @@ class GptRecipe(Recipe):
     vocab_size: PositiveInt = recipe_field(
         50257,
         (
-            "number of token ids in the data; the embedding table is padded to a multiple of "
+            "vocabulary size of the data; the embedding table is padded to a multiple of "
             "128 x tensor_parallel"
         ),
     )

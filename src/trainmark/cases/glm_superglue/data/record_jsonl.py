@@ -140,7 +140,7 @@ def _parse_passage(line: int, row: _Row) -> Passage:
     for span in row.passage.entities:
         if not 0 <= span.start <= span.end < len(text):
             raise ValueError(
-                f"an entity spans the characters {span.start} to {span.end}, but the text has only "
+                f"an entity spans characters {span.start} to {span.end}, but the text has only "
                 f"{len(text)}"
             )
         entities.add(text[span.start : span.end + 1])  # ``end`` is the last character
