@@ -122,7 +122,8 @@ def outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "empty").mkdir()
     roots = [tmp_path / "empty", tmp_path / "more"]
     monkeypatch.setenv(cases.PATH_VARIABLE, ":".join(map(str, roots)))
-    # Modules of an earlier test would hide these files.
+    # Modules of an earlier test would hide these files. The loader of cases names them
+    # ``trainmark_outside_case_…``.
     for module in [name for name in sys.modules if "outside_case" in name]:
         monkeypatch.delitem(sys.modules, module)
     return folder

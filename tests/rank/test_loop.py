@@ -293,7 +293,7 @@ def test_nan_loss_stops_the_run_after_its_window_is_written(
     sync_device: SyncDevice, bad: float
 ) -> None:
     steps = [Micro()] * 4 + [Micro(loss=bad)] + [Micro()] * 4
-    loop, events = make_loop(sync_device, [steps])
+    loop, events = make_loop(sync_device, [steps])  # two steps of warm-up, then windows of three
     with pytest.raises(DivergedError, match="loss_not_finite") as caught:
         loop.run()
     assert caught.value.details == {"value": str(bad), "step": 5}

@@ -117,7 +117,7 @@ def _count_flops(job: Job, device: Device, batch: Batch) -> dict[str, Any]:
     with StepWatch(dict) as watch:  # ``dict`` returns no precision flags to note
         # As the last micro-batch of its step, so that the step needs no other.
         job.step(iter([replace(batch, closes_step=True)]))
-    device.synchronize()
+    device.synchronize()  # a fault of the step on the device is raised here at the latest
     return {"model_flops": job.model_flops(batch.counts), "counted": watch.flops.total()}
 
 

@@ -38,7 +38,11 @@ class RankSteps:
     step_samples: array[int] = field(default_factory=lambda: array("q"))
 
     def add(self, window: Window) -> None:
-        """Append the steps of a window; a loss that is not known becomes NaN."""
+        """Append the steps of a window; a loss that is not known becomes NaN.
+
+        Of each step, ``samples`` is the number that this rank trained, and ``step_samples`` that of
+        all ranks together.
+        """
         self.step_ns.fromlist(window.step_ns)
         self.samples.fromlist(window.samples)
         self.step_samples.fromlist(window.step_samples)

@@ -451,12 +451,13 @@ class _Timeline:
         Args:
             kind: what rank 0 did.
             t_ns: time of the moment by the clock of the events.
-            event: the event from which the moment follows.
+            event: the event from which the moment follows, with the line of the rank's event file
+                in which it is.
         """
         self.last_ns = t_ns
         return Moment(
             kind=kind,
-            time_ms=(t_ns + self._shift_ns) // 1_000_000,
+            time_ms=(t_ns + self._shift_ns) // 1_000_000,  # Unix time
             file=event["file"],
             lineno=event["lineno"],
             epoch=self.epoch or 0,  # None outside of the training

@@ -86,10 +86,10 @@ class ContainerSettings(Frozen):
 
     @property
     def is_started_by_node(self) -> bool:
-        """Tell whether the node's script starts the container, rather than the engine.
+        """Tell whether the node's script starts the container, rather than the cluster's engine.
 
-        The engine starts it if the runtime is None or ``pyxis``: Kubernetes in a pod, and Slurm
-        with its plugin pyxis.
+        The engine that runs the job starts the container in two cases: Kubernetes in a pod, with
+        the runtime None, and Slurm with its plugin ``pyxis``.
         """
         return self.runtime not in (None, "pyxis")
 

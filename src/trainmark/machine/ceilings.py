@@ -145,6 +145,7 @@ def build_matmul_candidates(
     return [
         Candidate(
             point=Point(size=shape, amount=rates.count_flops(shape)),
+            # Of all elements of the three matrices; an upper limit for every precision.
             held_bytes=_HELD_BYTES_PER_MATMUL_NUMBER * _count_matrix_numbers(*shape),
             prepare=partial(rates.prepare_matmul, device, precision, shape),
         )

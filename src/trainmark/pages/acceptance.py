@@ -445,8 +445,9 @@ def _describe_whole_cluster(whole: Whole) -> Paragraph:
 
     Each outcome has a sentence of its own: ``as_predicted``: the training is as fast as the
     measurements of single nodes and pairs predict. ``found``: it is slower because of some groups
-    of nodes. ``evenly_slow``: every part of the cluster is slower. ``cannot_tell``: the connection
-    between some parts is slow. ``unfinished``: there were too few measurements.
+    of nodes. ``evenly_slow``: every part of the cluster is slower. ``cannot_tell``: some parts are
+    fast by themselves but slow together, and it cannot be decided which of them has the fault.
+    ``unfinished``: there were too few measurements. A training that failed counts as slower.
     """
     # Two of the sentences name sets of nodes: that of ``found`` the groups that are slow only
     # together with other nodes, that of ``cannot_tell`` the parts that are fast by themselves.

@@ -114,7 +114,9 @@ def choose_badge(*works: Sequence[Record]) -> tuple[Phrase, Tone]:
 
 
 def list_doubts(records: Sequence[Record]) -> tuple[Doubt, ...]:
-    """Return why the figures are doubtful, the reasons not to quote them first, then the noise.
+    """Return why the figures are doubtful, in the order of ``get_trust``.
+
+    The reasons not to quote the figures come first. The others only make the figures noisy.
 
     A run of which no launch passed has no figures to doubt.
 
@@ -128,6 +130,7 @@ def list_doubts(records: Sequence[Record]) -> tuple[Doubt, ...]:
     for reason in get_trust(records).reasons:
         if reason.code == "trust_not_passed":  # the badge says so already
             continue
+        # ``records[0]`` only gives the names of its case and plan, which all launches share.
         text = _add_affected_launches(translate_message(records[0], reason), reason.code, launches)
         is_grave = grade_reasons([reason]).grade == "do_not_quote"
         # The reason in its short wording, and in full.

@@ -237,8 +237,9 @@ def _make_entry_name(options: dict[str, Any], chosen: dict[str, Any]) -> str:
     """Return the name of an entry: its ``name``, else case and recipe; then the chosen values.
 
     Args:
-        options: keys of the entry and their values, without those of ``set``.
-        chosen: the value that the entry has of each list in its run, by key.
+        options: keys of the entry and their values, without those of ``set``, the recipe fields.
+        chosen: values by which this entry differs from others of its run: a run with lists, such as
+            ``bs: [8, 16]``, makes an entry of each combination of their values.
     """
     name_keys = ("name",) if "name" in options else ("case", "recipe")
     words = [str(options[key]) for key in name_keys if key in options]

@@ -372,6 +372,11 @@ def _describe_recipe(recipe: Recipe) -> dict[str, Any]:
 
 
 def _compute_digest(witness: Witness) -> str:
-    """Return a digest of command and witness file; launches are comparable if it is the same."""
+    """Return a digest by which launches of a user's program are compared: only equal ones are.
+
+    Args:
+        witness: the program. The digest covers its command, and ``spec``, the content of the file
+            given with ``--witness``.
+    """
     text = witness.model_dump_json(include={"spec", "command"})
     return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -369,6 +369,7 @@ def _report_results(
         if current_flags[name] != value
     ]
     precision_changes += first_step_watch.list_changes(reporter.torch_flags, precision)
+    # The calls of the job and those of the checks are timed apart, in the order they must have.
     with reporter.emit_span("finish"):
         facts = dict(job.facts())
     with reporter.emit_span("check"):
@@ -382,7 +383,8 @@ def _report_results(
             job=facts,
             allocator_peak_bytes=memory.allocator_peak_bytes,
             used_bytes=memory.used_bytes,
-            rows=reporter.row_digests,
+            rows=reporter.row_digests,  # of rows of the first epoch, to find repeated ones
+            # Whether an evaluation did not tell which rows it scored.
             evaluation_unchecked=reporter.evaluation_unchecked,
             precision_changed=precision_changes,
             flops_counted=sum(first_step_watch.flops.values()) or None,  # None: not watched

@@ -275,6 +275,8 @@ class _Sampler:
         self._write_start(monitor=None, device_indexes=[])  # again if a monitor is opened
         ticks = iterate_ticks(self._interval_s, clock=self._clock, wait_for_stop=wait_for_stop)
         for number in ticks:
+            # Each begins a reading in a thread of its own, unless the last one still runs: the
+            # power of the node by its baseboard controller, and messages of the kernel.
             if self._host.has_ipmi:
                 self._controller.start()
             self._kernel.start()

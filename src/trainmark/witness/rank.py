@@ -371,7 +371,7 @@ class WitnessedRank:
             optional["check_ns"] = check_ns
         fields = {
             "phase": window.phase,
-            "epoch": 0,
+            "epoch": 0,  # the probe sees no epochs
             "first_step": self.steps - len(window.steps),  # ``steps`` includes this window's
             "start_ns": window.start_ns,
             "end_ns": end_ns,
@@ -380,7 +380,8 @@ class WitnessedRank:
             "wait_ns": [min(wait, step) for wait, step in zip(waits_ns, step_ns, strict=True)],
             "loss": self._read_losses(window.steps),
             "samples": [step.samples for step in counts],
-            # Of all ranks; without a stated step, only the samples of this rank are known.
+            # Of all ranks. If the witness file does not state the samples of a step, only those of
+            # this rank are known.
             "step_samples": [self.stated.samples_of_all or step.samples for step in counts],
             "sequences": totals.sequences,
             "tokens": totals.tokens,

@@ -148,7 +148,7 @@ class Echo:
         self.notes = notes
 
     def __call__(self, received: torch.Tensor, sent: torch.Tensor, *_: Any, **__: Any) -> Echo:
-        """Stand for the call of torch and, by returning itself, for the handle of its work."""
+        """Stand for an asynchronous ``all_to_all_single``, and for the handle that it returns."""
         self.notes.append("begin")
         self.received, self.sent = received, sent
         return self

@@ -243,8 +243,9 @@ def _get_scaling_key(subject: AuditSubject) -> Hashable | None:
     Such rows are of one table, model, device and precision, and have equal settings but for batch
     and learning rate. None: the row lacks the number of devices or a throughput.
     """
-    # The name of the figure is in the key: one figure includes waiting for data or evaluations and
-    # another does not, and some count samples and others tokens.
+    # ``table`` has the name of the model, too. The name of the figure is in the key, because one
+    # figure includes waiting for data or evaluations and another does not, and some count samples
+    # and others tokens.
     figure, rate = subject.find_device_rate()
     if not subject.world_size or rate <= 0:
         return None

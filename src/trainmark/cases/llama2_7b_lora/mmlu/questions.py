@@ -238,6 +238,8 @@ def build_published_levels(subject: Subject, rows: range, max_shots: int) -> Ite
         rows: numbers of the questions in the subject's file, from 0.
         max_shots: number of solved examples at the first level, if the subject has as many.
     """
+    # Not stripped: the published program keeps the white space around a question, and counts the
+    # blank lines in it.
     shots = [format_shot(shot, stripped=False) for shot in subject.shots[:max_shots]]
     # Each block of a shot, also the last, ends with a blank line.
     num_blocks_of_shots = [shot.count(BLANK_LINE) for shot in shots]
