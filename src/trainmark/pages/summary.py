@@ -130,7 +130,7 @@ def list_doubts(records: Sequence[Record]) -> tuple[Doubt, ...]:
     for reason in get_trust(records).reasons:
         if reason.code == "trust_not_passed":  # the badge says so already
             continue
-        # ``records[0]`` only gives the names of its case and plan, which all launches share.
+        # ``records[0]`` only gives the texts of its case, which all launches share.
         text = _add_affected_launches(translate_message(records[0], reason), reason.code, launches)
         is_grave = grade_reasons([reason]).grade == "do_not_quote"
         # The reason in its short wording, and in full.
