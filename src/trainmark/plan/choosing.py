@@ -83,10 +83,21 @@ def choose_work(request: RunRequest) -> Choice:
         case, request.recipe, world=f"{nnodes}x{nproc}", real_data=request.data is not None
     )
     overrides = dict(request.overrides)
-    if request.timeout is not None:
-        overrides["timeout_s"] = str(request.timeout)
-    if request.seed is not None:
-        overrides["seed"] = str(request.seed)
+    # Options that set a recipe field, which may not be among the settings too.
+    for option, field, value in (
+        ("--timeout", "timeout_s", request.timeout),
+        ("--seed", "seed", request.seed),
+    ):
+        if value is None:
+            continue
+        if field in overrides:
+            raise UsageError(
+                f"{field} is given twice",
+                where=option,
+                rule=f"{option} sets the recipe field {field}",
+                fix="set it only once",
+            )
+        overrides[field] = str(value)
     recipe = apply_overrides(case.recipes[recipe_name], overrides)
     if recipe.precision == "fp8" and not recipe.has_fp8:
         raise UsageError(
