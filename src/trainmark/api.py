@@ -172,6 +172,9 @@ def plan_run(
         )
         _report_unchecked_data([plan], show_remark)
         _report_unproven([plan], show_remark)
+    # Also before a dry run, which shows what a run would do, and before the launches of a repeat,
+    # each of which checks only its own folder inside this one.
+    refuse_used(Path(plan.run_dir))
     # This machine has an accelerator that cannot be used, and the user chose no device.
     if UNUSED_ACCELERATOR in plan.labels:
         for remark in (*devices.list_device_faults(), f"runs on {plan.device.vendor} instead"):
@@ -253,8 +256,6 @@ def launch_run(
     A failed launch does not stop the others, unless it reached its time limit: the others would
     too. Then, and after a signal in ``stop``, there are fewer records than the plan says.
     """
-    if plan.repeat_count > 1:  # each launch checks only its own folder, inside the run's
-        refuse_used(Path(plan.run_dir))
     records = Records()
     for plan_of_launch in list_launches(plan):
         if stop.signal_name is not None:

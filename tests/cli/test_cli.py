@@ -102,6 +102,10 @@ def test_help_groups_every_verb_with_an_uncut_description(cli):
         (["run", "toy", "--recipe", "tny"], ["no recipe 'tny'", "did you mean tiny"]),
         (["run", "toy", "--launcher", "container", "--dry-run"], ["there is no cluster file"]),
         (["run", "toy", "--out", str(Path(__file__).parent)], ["the folder is not empty"]),
+        (
+            ["run", "toy", "--dry-run", "--out", str(Path(__file__).parent)],
+            ["the folder is not empty"],
+        ),
         (["run", "toy", "--device", "cdua"], ["unknown device 'cdua'", "cuda"]),
         (["run", "toy:pytorch:cpu:1"], ["not a case key", "model:framework"]),
         (["run", "toy:paddle:cpu:1:1:1"], ["asks for paddle, but pytorch_"]),
