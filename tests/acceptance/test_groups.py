@@ -194,4 +194,5 @@ def test_names_are_ordered_by_their_numbers() -> None:
         "node9",
         "node10",
     ]
-    make_natural_key("²")  # a digit for Python, but not one of a number
+    # A digit for Python, but not one of a number: it is sorted as text.
+    assert sorted(["²", "1"], key=make_natural_key) == ["1", "²"]

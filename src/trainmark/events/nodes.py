@@ -139,8 +139,8 @@ def _find_reference(
     node: NodeTimeline, clock_syncs: Sequence[ClockSync | None]
 ) -> ClockSync | Launch | None:
     """Return an event with a time on the node's clock and on its wall clock; None: no event."""
-    # The first barrier of a rank is preferred to the launch, which nodes begin at different times:
-    # all ranks leave it within a millisecond, so any rank will do.
+    # The first barrier of a rank is preferred to the launch: all ranks leave it within a
+    # millisecond, so any rank will do, while launches can only be compared by wall clocks.
     for rank in node.ranks:
         event = clock_syncs[rank]
         if event is not None:

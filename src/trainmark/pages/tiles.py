@@ -51,14 +51,16 @@ class Price:
             UsageError: the text is not a price.
         """
         match = _PRICE.fullmatch(text.strip())
-        before, number, after = match.groups() if match is not None else ("", "", "")
-        if bool(before) == bool(after):  # no currency, or two
-            raise UsageError(
-                f"not a price: {text}",
-                where="--price-per-hour",
-                rule="a price must be a number with one currency, for example 12.5 USD",
-            )
-        return cls(float(number), (before or after).strip())
+        if match is not None:
+            before, number, after = match.groups()
+            currencies = [currency.strip() for currency in (before, after) if currency]
+            if len(currencies) == 1:
+                return cls(float(number), currencies[0])
+        raise UsageError(
+            f"not a price: {text}",
+            where="--price-per-hour",
+            rule="a price must be a number with one currency, for example 12.5 USD",
+        )
 
 
 def build_tiles(records: Sequence[Record], price: Price | None = None) -> Tiles:

@@ -151,8 +151,8 @@ def _write_splits(
 
     Args:
         db: the scratch database, with the encoded rows of each part.
-        parts: of all splits, by number. A part is a range of the rows of the logs that is encoded
-            at once.
+        parts: of all splits, by number. A part is a range of rows of one log that belongs to one
+            split.
         spec: describes the files of a split.
         partial_folder: the data folder that is being written; it stores the results of stages.
         rules: options of ``prepare``.
