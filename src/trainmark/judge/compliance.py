@@ -75,8 +75,8 @@ def check_rules(records: Sequence[Record]) -> Compliance:
     of them does.
 
     Args:
-        records: compared with their evidence when they were read: their trust tells whether it
-            matches.
+        records: the launches of the result. They were compared with their evidence, the raw events,
+            when they were read; their ``trust`` tells whether they match it.
 
     Raises:
         RecordError: there is no record.

@@ -132,7 +132,8 @@ def compare(
         a: launches that are the reference; those that did not pass do not count.
         b: launches to compare with it.
         figures: names as in ``figures.toml``; None: the throughputs that both sides have. If the
-            sides differ in the number of ranks, only names are checked: their scaling is compared.
+            sides differ in the number of ranks, no figures are compared, but how the throughput
+            scales with the ranks; then this function only checks that the names exist.
         threshold: amount by which a ratio must differ from 1, with its whole interval.
         allow: keys of the work in which the sides may differ.
 
@@ -194,7 +195,7 @@ def _combine_figures(
     quality_verdict, quality = _compare_quality(side_a, side_b)
     if quality is not None:
         verdicts.append((quality_verdict, quality))
-    # Of equally severe verdicts ``min`` returns the first.
+    # The most severe verdict has rank 0. Of equally severe ones ``min`` returns the first.
     verdict, sentence = min(verdicts, key=lambda item: _rank_severity(item[0]))
     return Comparison(
         verdict,
@@ -225,7 +226,7 @@ def _compare_scaling(
             of all ranks together (strong scaling) is the same.
     """
     scaling = None
-    # Worlds of one scaling differ only in these fields: the number of ranks and the batch.
+    # For scaling, the sides may differ only in these fields: the number of ranks and the batch.
     if all(difference.name in WORLD_FIELDS for difference in differences.not_allowed):
         scaling = find_scaling_of_sides(a, b, allow)
     if scaling is None:
@@ -247,7 +248,15 @@ def _compare_worlds(
     allowed: tuple[Difference, ...],
     threshold: float,
 ) -> Comparison:
-    """Return how the work scales between sides with different numbers of ranks."""
+    """Return how the work scales between sides with different numbers of ranks.
+
+    Args:
+        a: all launches of side A.
+        b: all launches of side B.
+        scaling: throughput of each world, which is a number of ranks; the smallest world first.
+        allowed: differences of the work that the user allowed.
+        threshold: only stored, because no figure is judged.
+    """
     counted = sides.select_counted(a, b)
     smallest = scaling.worlds[0]
     largest = scaling.worlds[-1]
@@ -311,7 +320,7 @@ def _compare_figure(spec: FigureSpec, counted: CountedLaunches, threshold: float
     drift = None
     if low is not None and not counted.paired:  # launches in pairs drift alike
         drift = find_suspicious_drift(a, b, threshold)
-    args = {
+    args = {  # what the sentence says, by name
         # The name of the side in the sentence; a page with several comparisons replaces it.
         "side": "B",
         "figure": name,
@@ -323,7 +332,7 @@ def _compare_figure(spec: FigureSpec, counted: CountedLaunches, threshold: float
         "least": INTERVAL_MIN_LAUNCHES,
     }
     verdict = _judge_interval(low, high, spec, threshold)
-    code = f"verdict.{verdict}"
+    code = f"verdict.{verdict}"  # of the sentence; the cases below have sentences of their own
     if drift is not None:  # it may explain the difference, so that nothing is concluded
         verdict = "too_noisy"
         code = "compare_trend"

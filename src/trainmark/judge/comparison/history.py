@@ -199,6 +199,7 @@ def _estimate_slope_sigma(ramp: NDArray[np.float64], residuals: NDArray[np.float
     # to a slope.
     rho1 = min(max((count * rho1 + 2) / (count - 4), 0.0), _MAX_RHO1)
     correlation = rho1 ** np.abs(np.subtract.outer(np.arange(count), np.arange(count)))
+    # The variance of a least-squares slope, divided by that of the noise.
     slope_factor = float(ramp @ correlation @ ramp) / float(ramp @ ramp) ** 2
     slope_sigma: float = (sum_squares / (count - 2) * slope_factor) ** 0.5
     return slope_sigma
