@@ -172,8 +172,8 @@ def plan_run(
         )
         _report_unchecked_data([plan], show_remark)
         _report_unproven([plan], show_remark)
-    # Also before a dry run, which shows what a run would do, and before the launches of a repeat,
-    # each of which checks only its own folder inside this one.
+    # Refuse a run directory that is not empty: also before a dry run, which shows what a run would
+    # do, and before the launches of a repeat, each of which checks only its own folder inside it.
     refuse_used(Path(plan.run_dir))
     # This machine has an accelerator that cannot be used, and the user chose no device.
     if UNUSED_ACCELERATOR in plan.labels:
@@ -255,6 +255,12 @@ def launch_run(
 
     A failed launch does not stop the others, unless it reached its time limit: the others would
     too. Then, and after a signal in ``stop``, there are fewer records than the plan says.
+
+    Args:
+        cluster: settings of the plan's launcher.
+        quiet: show no progress.
+        show_remark: called with each remark, for example that launches are skipped.
+        follow: programs, such as MLflow, to which each launch is handed while it runs.
     """
     records = Records()
     for plan_of_launch in list_launches(plan):
@@ -311,7 +317,9 @@ def launch_once(
     """Do one launch, hand it to the programs of ``follow`` meanwhile, and write its pages.
 
     Args:
+        cluster: settings of the plan's launcher.
         label: name of the run in the line that shows the progress.
+        stop: the launch is ended as soon as this holds a signal.
         quiet: show no such line.
     """
     # Without node processes, the launcher starts the ranks on this machine itself.
@@ -409,7 +417,7 @@ def run_entries(
             entries,
             stop,
             launch=launch,
-            report=_ignore if quiet else end_line,
+            report=_ignore if quiet else end_line,  # prints a line in place of the progress
         )
         for entry in entries:
             _write_pages_safely(write_entry_pages, entry, show_remark=show_remark)
@@ -433,6 +441,7 @@ def submit_run(plan: Plan, cluster: Cluster) -> str:
             rule="--detach needs a scheduler and a single launch",
             fix="remove --detach, or use --repeat 1 and a launcher that submits a job",
         )
+    # This checks the plan and creates the run directory. The job starts only in the next line.
     start_job = submission.prepare_job(plan, cluster)
     return start_job().id
 
@@ -592,7 +601,8 @@ def accept(
 def plan_acceptance(request: AcceptRequest) -> Acceptance | OpenedSession:
     """Check the options and return what an acceptance would measure; start nothing.
 
-    Nothing is written but generated data that is missing, which the checks need.
+    An acceptance is a test that finds the devices or nodes to exclude. Nothing is written but
+    generated data that is missing, which the checks need.
 
     Returns:
         Without a launcher, an ``Acceptance`` of the devices of this machine. With one, an
@@ -617,9 +627,10 @@ def prepare_acceptance(
 ) -> AbstractContextManager[Acceptance | OpenedSession]:
     """Check everything for an acceptance, and make or open its folder.
 
-    Entering the context checks; its value is what ``measure_acceptance`` takes: an ``Acceptance``
-    of this machine's devices, or an ``OpenedSession`` of a launcher's nodes. The folder is locked
-    until the end of the context.
+    An acceptance is a test that finds the devices or nodes to exclude. The folder of one that was
+    not finished is opened, so that it continues. Entering the context checks; its value is what
+    ``measure_acceptance`` takes: an ``Acceptance`` of this machine's devices, or an
+    ``OpenedSession`` of a launcher's nodes. The folder is locked until the end of the context.
 
     Args:
         attach: folder of an acceptance whose job was submitted; the request is then ignored.
@@ -668,7 +679,7 @@ def _read_baselines(word: str, plans: Sequence[Plan]) -> Baselines:
 def measure_acceptance(
     prepared: Acceptance | OpenedSession, stop: StopRequest, *, show: Callable[[str], None]
 ) -> AcceptanceResult:
-    """Measure and judge an acceptance, and write its pages; return the verdicts.
+    """Measure and judge the devices or nodes of an acceptance; write its pages, return verdicts.
 
     Args:
         prepared: of the devices of this machine, or (``OpenedSession``) of a launcher's nodes.

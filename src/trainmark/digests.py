@@ -17,6 +17,8 @@ def hash_stream(stream: IO[bytes]) -> hashlib._Hash:
     This does what ``hashlib.file_digest`` does, which Python 3.10 lacks.
     """
     digest = sha256()
-    while block := stream.read(_BLOCK_BYTES):
+    block = stream.read(_BLOCK_BYTES)
+    while block:  # an empty block is the end of the stream
         digest.update(block)
+        block = stream.read(_BLOCK_BYTES)
     return digest
