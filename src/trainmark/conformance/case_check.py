@@ -249,7 +249,8 @@ def apply_rules(evidence: CaseEvidence) -> list[CaseCheck]:
         try:
             faults = list(rule(evidence))
         except _SkippedError as skipped:
-            checks.append(CaseCheck(name, skipped=skipped.args[0]))
+            reason: Message = skipped.args[0]  # why the rule cannot be checked
+            checks.append(CaseCheck(name, skipped=reason))
         else:
             distinct: list[Message] = []  # both runs often have the same fault
             for fault in faults:
@@ -267,7 +268,10 @@ def _check_runs(evidence: CaseEvidence) -> Iterator[Message]:
     for num_ranks, record in evidence.runs.items():
         cause = record.cause
         if cause is not None:
-            yield message("check_run_failed", ranks=num_ranks, place=cause.place or cause.kind)
+            # What the failed rank was doing, such as building the job. If that is unknown, the kind
+            # of the failure, such as ``timeout``, stands in its place.
+            place = cause.place or cause.kind
+            yield message("check_run_failed", ranks=num_ranks, place=place)
             yield cause.message
         for finding in record.findings:
             # The device's clock contradicts the host's; this alone does not fail a run.
@@ -328,6 +332,7 @@ def _check_evaluation(evidence: CaseEvidence) -> Iterator[Message]:
         for finding in record.findings:
             if finding.code in _EVALUATION_FINDINGS:
                 yield finding
+    # The last evaluation of each run.
     evaluations = [x.quality.history[-1] for x in passed_runs if x.quality.history]
     # The same rows have the same digest, on however many ranks they were scored.
     digests = {x.scored["digest"] for x in evaluations if x.scored is not None}

@@ -20,7 +20,8 @@ _ENDING = ".txt"  # so that linters and type checkers do not take them for code 
 def read_example_files() -> dict[str, str]:
     """Return the text of each file of the example case by its name.
 
-    The order is that of ``docs/adding-a-case.md``.
+    The order is that of ``docs/adding-a-case.md``. In this package the names have an additional
+    ending, so that linters do not take the files for code of the package.
     """
     order = ("case.py", "data.py", "job.py", "prepare.py", "figures.py", "page.toml")
     return {name: (_FILES / f"{name}{_ENDING}").read_text(encoding="utf-8") for name in order}

@@ -25,6 +25,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from trainmark import cases, devices
+from trainmark.plan.plan import Plan
+from trainmark.protocols import JobContext
 from trainmark.rank.watch import StepWatch
 from trainmark.train.read_ahead import iterate_batches, map_tensors
 
@@ -46,10 +49,6 @@ def probe_job(plan_dir: Path) -> dict[str, Any]:
         is ``overwritten`` (``_probe_batches``); the job's ``model_flops`` and those that torch
         ``counted`` (``_count_flops``); and where the step ``waits`` (``_find_wait``).
     """
-    from trainmark import cases, devices
-    from trainmark.plan.plan import Plan
-    from trainmark.protocols import JobContext
-
     plan = Plan.read(plan_dir)
     recipe = replace(plan.load_recipe(), kernels="library")
     device = devices.choose_vendor(plan.device.vendor).open(0, 1)  # local rank 0 of one rank

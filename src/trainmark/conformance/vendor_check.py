@@ -62,6 +62,8 @@ _REQUIRED_KEYS = {"set_precision": PRECISION_KEYS, "describe": DESCRIBE_KEYS}
 
 def _explain_misfit(value: Any, expected_type: Any) -> str:
     """Return why ``value`` is not a value of a type; empty: it is one."""
+    # Strict: values are not converted. By default pydantic does not check the fields of an object
+    # that is an instance of the type already, such as a reading; ``always`` makes it do so.
     config = ConfigDict(strict=True, allow_inf_nan=False, revalidate_instances="always")
     # The type is wrapped in a tuple, because pydantic takes no config for a type that has its own,
     # such as a dataclass.
@@ -140,7 +142,7 @@ def vendor_faults(vendor: Vendor) -> list[str]:
     for precision in get_args(Precision):
         refuse = partial(vendor.refuse, Recipe(precision=precision), 1)  # on one rank
         faults.call(f"refuse({precision})", refuse, Refusal | None)
-    num_devices = answers["count"] or 0
+    num_devices = answers["count"] or 0  # None: the call failed, which is a fault already
     names = answers["product_names"]
     # If ``count`` counts cores, the processor's name is given once.
     if names is not None and not vendor.counts_cores:

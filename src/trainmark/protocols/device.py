@@ -75,9 +75,10 @@ class Device(Protocol):
         """Copy scalar losses to the host in one transfer."""
 
     def pin(self, tensor: Any) -> Any:
-        """Return a host tensor from which ``place`` copies without waiting; it may be the same.
+        """Return a tensor in host memory from which the device can copy asynchronously.
 
-        Called by another thread than the other methods, while the device works.
+        It may be ``tensor`` itself. ``place`` then copies it to the device without waiting. This
+        method is called by another thread than the others, while the device works.
         """
 
     def place(self, value: Any) -> Any:
@@ -192,6 +193,7 @@ class Occupant(NamedTuple):
     """A process on a device that does not belong to this run.
 
     Args:
+        device: the device, as messages name it.
         process: its name and number, as far as they can be found out.
         used_bytes: the device's memory that it holds; None: unknown.
         computes: whether it may compute there; false: it only draws the screen.

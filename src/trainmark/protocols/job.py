@@ -83,8 +83,8 @@ class Batch:
 class StepStages:
     """Device time of the stages of a step that a job reports separately.
 
-    A job enters ``stage`` within its steps; the loop reads the sums at the edge of a window.
-    Stages must not overlap.
+    A job enters ``stage`` within its steps. The training loop reads the sums at the end of each
+    window, which is a number of steps between two synchronisations. Stages must not overlap.
     """
 
     # The name of each stage that was entered, with the device's marks at its start and end.
@@ -194,8 +194,8 @@ class Job(Protocol):
     def check(self) -> None:
         """Raise an error if training failed in a way that the loss does not show.
 
-        For example, gradients may overflow even at the smallest loss scale. Called at the edge of a
-        window, after the device was synchronised.
+        For example, gradients may overflow even at the smallest loss scale. Called between two
+        windows of steps, after the device was synchronised.
         """
 
     def trained_parameters(self) -> Mapping[str, Any]:
@@ -210,7 +210,7 @@ class Job(Protocol):
         """Return how many steps so far should have changed parameters.
 
         All steps except those skipped by the loss scaler and those with a learning rate of 0.
-        Called at the edge of a window, after the device was synchronised.
+        Called between two windows of steps, after the device was synchronised.
         """
 
     def evaluate(self) -> Evaluation:

@@ -93,6 +93,7 @@ def _build_adapter(name: str) -> TypeAdapter[Any]:
     # Imported here, because vendors import this module and do not validate values themselves.
     from pydantic import TypeAdapter
 
+    # The extras are the annotations of a type, such as the interval that its values are in.
     return TypeAdapter(get_type_hints(DeviceSample, include_extras=True)[name])
 
 
