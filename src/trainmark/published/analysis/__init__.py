@@ -54,8 +54,8 @@ class _Extraction:
         others: other speeds in the log.
         devices: of the job, by the log; None: not known.
         has_failed: the log says that the run failed.
-        malformed: number of lines that have the key, but no number behind it.
-        malformed_text: the first of them.
+        num_malformed: number of lines that have the key, but no number behind it.
+        first_malformed_text: the first of them.
         num_values: number of values, if there is no sample.
         num_skipped: how many of them ``skip_steps`` skips.
         notes: for the user.
@@ -69,8 +69,8 @@ class _Extraction:
     others: list[Sample] = field(default_factory=list)
     devices: int | None = None
     has_failed: bool = False
-    malformed: int = 0
-    malformed_text: str = ""
+    num_malformed: int = 0
+    first_malformed_text: str = ""
     num_values: int = 0
     num_skipped: int = 0
     notes: list[str] = field(default_factory=list)
@@ -108,8 +108,8 @@ def analyze(log: str, options: Options) -> Analysis:
         "values": 0,
         "values_skipped": extraction.num_skipped,
         "values_left_out": 0,
-        "lines_malformed": extraction.malformed,
-        "first_malformed": extraction.malformed_text or None,
+        "lines_malformed": extraction.num_malformed,
+        "first_malformed": extraction.first_malformed_text or None,
         "first_value": None,
         "notes": extraction.notes,
     }
@@ -135,7 +135,7 @@ def analyze(log: str, options: Options) -> Analysis:
 
 
 def _judge_run(extraction: _Extraction, sample: Sample, result: Result, options: Options) -> bool:
-    """Return whether the run that the log is of failed, and add the reasons to the notes.
+    """Return whether the run that wrote the log failed, and add the reasons to the notes.
 
     Args:
         extraction: what was read from the log, with the notes for the user.
@@ -169,46 +169,28 @@ def _read_keyword(log: str, options: Options) -> _Extraction:
         options: of the user, who gives a keyword or the position of a word in its line.
     """
     lines = read_numbered_lines(log)
-    preset = ""
-    keyword = options.keyword
-    quantity = None  # what the number measures by the preset; None: it finds no speed
+    choice = Choice()  # the speed that the preset finds; without a preset it stays empty
     if options.preset:
         # The first lines are enough to find the key of the preset's speed. They are kept in memory,
         # because standard input cannot be read twice.
         head = list(islice(lines, _MAX_HEAD_LINES))
         lines = chain(head, lines)  # the head is read again for the values
         choice = _choose_speed_of_head(head, options, options.preset)
-        preset = choice.preset
-        if choice.sample is not None:
-            quantity = choice.sample.source.quantity
-            keyword = keyword or choice.sample.source.key
+    keyword = options.keyword
+    if not keyword and choice.sample is not None:
+        keyword = choice.sample.source.key
     if not keyword and options.position is None:
         fix = "set keyword=TEXT, as written in the log"
         raise UsageError("no keyword to search for", where="keyword", fix=fix)
-    # Only the preset of a known trainer says which key has the loss.
-    loss_key = PRESETS[preset].loss if preset in PRESETS else ""
-    keyword_reader = KeywordReader(
-        keyword=keyword,
-        separator=options.separator,
-        position=options.position,
-        character_range=options.range,
-        skip=options.skip_steps,
-        loss_keyword=options.keyword_loss or loss_key,
-    )
+    keyword_reader = _make_keyword_reader(keyword, options, choice.preset)
     keyword_reader.read(lines)
-    if quantity is not None:
-        sample = keyword_reader.make_sample(quantity, preset)
-    # If the key does not say what the values are, only the user's mode does, the formula by which
-    # the result follows from them.
-    else:
-        has_times = options.model_mode in {*STEP_TIME_MODES, Mode.EPOCH_TIME}
-        sample = keyword_reader.make_sample(Quantity("step_time" if has_times else "speed"))
+    sample = _take_keyword_sample(keyword_reader, options, choice)
     extraction = _Extraction(
-        preset,
+        choice.preset,
         sample,
         keyword_reader.loss,
-        malformed=keyword_reader.malformed,
-        malformed_text=keyword_reader.malformed_text,
+        num_malformed=keyword_reader.num_malformed,
+        first_malformed_text=keyword_reader.first_malformed_text,
         num_values=len(keyword_reader.values),
         reason=f"no value with {keyword!r}",
         advice="set keyword=TEXT, as written before the value in the log",
@@ -218,7 +200,7 @@ def _read_keyword(log: str, options: Options) -> _Extraction:
     # A note on units is only for times, whose unit the user may have left out. The key or unit of
     # a rate says what it counts.
     if keyword_reader.quantity is not None and keyword_reader.quantity.kind == "step_time":
-        _note_units(extraction, keyword_reader.quantity, options, has_preset=bool(preset))
+        _note_units(extraction, keyword_reader.quantity, options, has_preset=bool(choice.preset))
     return extraction
 
 
@@ -234,6 +216,41 @@ def _choose_speed_of_head(head: list[tuple[int, str]], options: Options, preset:
     return choose_speed(reader, options.model_copy(update={"skip_steps": 0}))
 
 
+def _make_keyword_reader(keyword: str, options: Options, preset: str) -> KeywordReader:
+    """Return a reader of the values behind a keyword, or of words at a position.
+
+    Args:
+        keyword: of the user or the preset; empty: the user gives the position of a word.
+        preset: name of the log format of a known trainer; empty: none is known.
+    """
+    # Only the preset of a known trainer says which key has the loss.
+    loss_key = PRESETS[preset].loss if preset in PRESETS else ""
+    return KeywordReader(
+        keyword=keyword,
+        separator=options.separator,
+        position=options.position,
+        character_range=options.range,
+        skip=options.skip_steps,
+        loss_keyword=options.keyword_loss or loss_key,
+    )
+
+
+def _take_keyword_sample(reader: KeywordReader, options: Options, choice: Choice) -> Sample | None:
+    """Return the values behind the keyword that count; None: there are none.
+
+    Args:
+        reader: it has read the whole log.
+        choice: the speed that the preset finds, whose sample says what its number measures; without
+            a sample, the preset finds no speed.
+    """
+    if choice.sample is not None:
+        return reader.make_sample(choice.sample.source.quantity, choice.preset)
+    # If the key does not say what the values are, only the user's mode does, the formula by which
+    # the result follows from them.
+    has_times = options.model_mode in {*STEP_TIME_MODES, Mode.EPOCH_TIME}
+    return reader.make_sample(Quantity("step_time" if has_times else "speed"))
+
+
 def _note_units(
     extraction: _Extraction, quantity: Quantity, options: Options, *, has_preset: bool
 ) -> None:
@@ -241,8 +258,8 @@ def _note_units(
 
     Args:
         extraction: has the notes.
-        quantity: of the times. Its ``seconds`` is the length of the unit, 0.001 of milliseconds,
-            and ``steps`` how many steps a time covers.
+        quantity: of the times. Its ``time_unit_s`` is the length of the unit in seconds, 0.001 of
+            milliseconds, and ``num_steps`` is how many steps a time covers.
         has_preset: the log is in a known format, whose unit is known and is converted to seconds.
     """
     if quantity.time_unit_s != 1.0 and options.time_unit is None and not has_preset:
@@ -257,9 +274,9 @@ def _note_units(
 
 
 def _read_best_speed(log: str, options: Options) -> _Extraction:
-    """Return the values of the best speed of a log: of the preset that is named, or of any.
+    """Return the values of the best speed of a log, in the preset that the user names or in any.
 
-    A preset is a known log format.
+    A preset is a known log format. If the log has no speed, the returned object says why.
 
     Args:
         log: a path; ``-`` is standard input.
@@ -288,23 +305,10 @@ def _read_best_speed(log: str, options: Options) -> _Extraction:
     if choice.sample is not None:
         # Notes on trainers that print their speed only at the end, if the log lacks that line.
         extraction.notes += choice.missing_closings
-        extraction.malformed = choice.sample.num_malformed
-        extraction.malformed_text = choice.sample.first_malformed_text
+        extraction.num_malformed = choice.sample.num_malformed
+        extraction.first_malformed_text = choice.sample.first_malformed_text
         return extraction
-    # No speed was chosen. The report still says what the log has: the malformed lines of the first
-    # key that has some, and the most values that any key has. A line is malformed if no number
-    # stands behind the key.
-    for readings in reader.readings.values():
-        if readings.num_malformed:
-            extraction.malformed = readings.num_malformed
-            line = readings.first_malformed_line
-            extraction.malformed_text = f"line {line}: {readings.first_malformed_text}"
-            break
-    extraction.num_values = max(
-        # If the user names a preset, only its keys count.
-        (x.num_lines for key, x in reader.readings.items() if preset in (AUTO, key.preset)),
-        default=0,
-    )
+    _describe_readings(extraction, reader, preset)
     extraction.reason = _explain_missing_speed(choice, preset)
     extraction.advice = _advise(reader, choice, has_events=event_speed is not None)
     # If the reason is not that several speeds are equally good (``ambiguous``), all values may be
@@ -316,13 +320,37 @@ def _read_best_speed(log: str, options: Options) -> _Extraction:
     return extraction
 
 
+def _describe_readings(extraction: _Extraction, reader: LogReader, preset: str) -> None:
+    """Set the numbers of malformed lines and of values of a log in which no speed was chosen.
+
+    They are the malformed lines of the first key that has some, and the most values that any key
+    has. A line is malformed if no number stands behind the key.
+
+    Args:
+        reader: its ``readings`` are all values of each key.
+        preset: the known log format that the user names; AUTO: any.
+    """
+    for readings in reader.readings.values():
+        if readings.num_malformed:
+            extraction.num_malformed = readings.num_malformed
+            line = readings.first_malformed_line
+            extraction.first_malformed_text = f"line {line}: {readings.first_malformed_text}"
+            break
+    extraction.num_values = max(
+        # If the user names a preset, only its keys count.
+        (x.num_lines for key, x in reader.readings.items() if preset in (AUTO, key.preset)),
+        default=0,
+    )
+
+
 def _blame_skipping(extraction: _Extraction, skip_steps: int, num_values: int) -> None:
     """Say that there is no result because all values of the speed are skipped.
 
     Args:
         num_values: number of values that are skipped.
     """
-    extraction.num_values = extraction.num_skipped = num_values
+    extraction.num_values = num_values
+    extraction.num_skipped = num_values
     extraction.reason = f"skip_steps={skip_steps} skips all values"
     extraction.advice = "use a smaller skip_steps, or the log of a longer run"
 
@@ -405,7 +433,7 @@ def _advise(reader: LogReader, choice: Choice, *, has_events: bool) -> str:
 
 def _describe_missing_value(extraction: _Extraction) -> str:
     """Return why there is no value, and what the user can do."""
-    counts = f"values: {extraction.num_values}, malformed lines: {extraction.malformed}"
+    counts = f"values: {extraction.num_values}, malformed lines: {extraction.num_malformed}"
     return f"{extraction.reason}: {counts}; {extraction.advice}"
 
 
@@ -413,8 +441,8 @@ def _collect_figures(sample: Sample, result: Result) -> dict[str, Any]:
     """Return the figures of the values and of the result.
 
     Args:
-        sample: the values that count; ``left_out`` counts those that do not because they include
-            other work than training, and ``weighted_by`` says how the mean is weighted.
+        sample: the values that count; ``num_left_out`` counts those that do not because they
+            include other work than training, and ``weighted_by`` says how the mean is weighted.
         result: computed from the mean of the values; ``how`` is the formula as text.
     """
     percentiles = np.percentile(sample.values, list(PERCENTILES.values())).tolist()

@@ -63,12 +63,13 @@ class KeywordReader:
         loss_keyword: text before the loss; the last loss in the log counts.
 
     Attributes:
-        values: the number of each line.
+        values: the number that each line has behind the keyword or at the position.
         seconds: the step time on the line of each value; NaN: there is none. Empty: no line has it.
         closing_values: values of lines at the end, whose keys have a word such as ``total`` or
             ``average``.
-        malformed: number of lines with the keyword and without a number.
-        malformed_text: the first of them.
+        loss: the last loss; None: there is none.
+        num_malformed: number of lines with the keyword and without a number.
+        first_malformed_text: the first of them.
         first_text: the line of the first value that counts.
         key: the words before the value on its first line.
         unit: that behind the value on its first line; empty: not known.
@@ -88,8 +89,8 @@ class KeywordReader:
     seconds: array[float] = field(default_factory=lambda: array("d"))
     closing_values: array[float] = field(default_factory=lambda: array("d"))
     loss: float | None = None
-    malformed: int = 0
-    malformed_text: str = ""
+    num_malformed: int = 0
+    first_malformed_text: str = ""
     first_text: str = ""
     key: str = ""
     unit: str = ""
@@ -141,7 +142,7 @@ class KeywordReader:
             else:
                 match = value_pattern.search(line)
             if match is not None:
-                # A closing line states the total or mean of a log, as `avg_ips: 3`. A word at a
+                # A closing line states the total or mean of a log, as `avg ips: 3`. A word at a
                 # position always counts as a value of a step, because the user chose its place.
                 is_closing = value_pattern is not None and self._is_closing(line, match.start())
                 self._add(number, line, match, is_closing=is_closing)
@@ -171,8 +172,8 @@ class KeywordReader:
     def _is_closing(line: str, start: int) -> bool:
         """Tell whether a line is a closing line, with a total or mean of the log.
 
-        It is one if a word such as ``total`` or ``avg`` stands before the keyword ``ips``, as in
-        ``total ips`` or ``avg_ips``.
+        It is one if a word such as ``total`` or ``avg`` stands before the keyword, as in
+        ``total ips`` and ``avg ips`` for the keyword ``ips``.
 
         Args:
             start: place in the line at which the keyword begins.
@@ -215,9 +216,9 @@ class KeywordReader:
         Args:
             number: of the line.
         """
-        self.malformed += 1
-        if self.malformed == 1:
-            self.malformed_text = f"line {number}: {line.strip()[:_SHOWN_CHARACTERS]}"
+        self.num_malformed += 1
+        if self.num_malformed == 1:
+            self.first_malformed_text = f"line {number}: {line.strip()[:_SHOWN_CHARACTERS]}"
 
     def _learn_key(self, line: str, text: str) -> None:
         """Keep the key, the unit and the quantity of the first value of the log.
@@ -291,21 +292,21 @@ class KeywordReader:
         if len(values) <= self.skip:
             return None
         # ``seconds`` has an entry for each of ``values``; it is empty if only closing lines count.
-        counted = np.frombuffer(values)[self.skip :]
-        weights = np.frombuffer(self.seconds)[self.skip :] if self.seconds else np.empty(0)
+        counted = np.array(values[self.skip :])
+        weights = np.array(self.seconds[self.skip :])
         # A mean by time needs the time of every value; a single value needs no mean.
         has_weights = len(weights) > 1 and bool((np.isfinite(weights) & (weights > 0)).all())
         quantity = default_quantity if preset or self.quantity is None else self.quantity
         return Sample(
             source=Source(preset, self.key or self.keyword, quantity),
             unit=self.unit,
-            values=counted.copy(),
+            values=counted,
             weights=weights if has_weights else np.empty(0),
             weighted_by="time" if has_weights else "value",
             num_skipped=len(values) - len(counted),
             num_lines=len(values),
-            num_malformed=self.malformed,
-            first_malformed_text=self.malformed_text,
+            num_malformed=self.num_malformed,
+            first_malformed_text=self.first_malformed_text,
             first_text=self.first_text,
             notes=notes,
             slow=find_slow_values(counted, is_rate=quantity.kind != "step_time"),

@@ -308,7 +308,7 @@ class LogContext:
             line: the line split into pairs, its numbers with their keys and units; None: it was not
                 split.
         """
-        if not _has_any(text, _OTHER_WORK_PARTS):
+        if not _has_any(text, _OTHER_WORK_PARTS):  # a quick test before the slow patterns
             return
         # Before the first value a log lists settings, which name evaluations and checkpoints, too:
         # there only a line with the result of an evaluation counts.

@@ -209,14 +209,15 @@ def _read_key(words: tuple[str, ...], unit_quantity: Quantity | None) -> Quantit
 
 def _is_rate_or_time_per_step(unit_quantity: Quantity) -> bool:
     """Tell whether a unit is a rate, or a time of a step, and not a bare time such as ``ms``."""
-    # Of the units of time, ``_read_unit`` gives only those of a step, such as `s/it`, a ``unit``.
+    # ``_read_unit`` sets ``unit`` for a time of a step, such as `s/it`, but not for a bare time.
     return unit_quantity.kind != "step_time" or bool(unit_quantity.unit)
 
 
 def _read_step_time(words: tuple[str, ...], unit_quantity: Quantity | None) -> Quantity | None:
     """Return the step time that the words of a key name; None: they name none.
 
-    Its ``seconds`` is the length of the unit of time, and ``steps`` how many steps the time covers.
+    Its ``time_unit_s`` is the length of the unit of time in seconds, and ``num_steps`` is how many
+    steps the time covers.
 
     Args:
         words: of the key, which is the text before the number.

@@ -115,10 +115,11 @@ class _CounterReading(NamedTuple):
 
 @dataclass
 class Readings:
-    """All values of one source.
+    """All values of one source: a key in the log, or a form in which a known trainer prints speed.
 
     Args:
-        skip: values to leave out at the beginning of a run; the line of the next one is kept.
+        skip: number of values to leave out at the beginning of a run; the line of the next value
+            is kept.
         unit: of a speed, from the form or behind the first number; empty: not known.
         runs: values by the number of the run in the log.
         num_lines: number of lines with a value.

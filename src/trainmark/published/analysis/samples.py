@@ -44,7 +44,7 @@ _NO_SLOW_VALUES = SlowValues(0, 0.0)
 
 @dataclass(slots=True, kw_only=True)
 class Sample:
-    """The values of a source that count, with what is needed for their mean.
+    """The values of a source, such as a key in the log, that count, and what their mean needs.
 
     Args:
         unit: of a speed; empty: not known.

@@ -67,15 +67,16 @@ NAMES = (*PRESETS, PLAIN, *EVENTS)
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where values of one kind stand.
+    """Where values of one kind stand in a log.
 
     Args:
-        preset: name of the trainer's preset, or ``plain``.
+        preset: name of the log format of a known trainer; ``plain``: the trainer is not known.
         key: text before the number; empty: there is none, ``unit`` says what the number is.
         quantity: what the number measures.
         unit: text behind the number if there is no key, else empty: the key says what it is.
-        rank: place among the forms of the preset, the best first.
-        form: of the preset; None: the key or the unit alone says what the number is.
+        rank: place of ``form`` in its preset, which lists the best one first.
+        form: the way in which the known trainer prints the number; None: the trainer is not known,
+            and the key or the unit says what the number is.
     """
 
     preset: str
