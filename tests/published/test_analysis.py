@@ -137,12 +137,19 @@ def test_malformed_lines_are_counted_and_the_first_is_shown(log):
     assert "first malformed value in line 2: ips: -" in summarize(analysis)
 
 
+def test_value_of_a_closing_line_counts_if_there_is_no_other(log):
+    analysis = analyze_speed(log("Traceback\navg ips: 3\n"))
+    assert analysis.record.FINAL_RESULT == 3.0
+    assert analysis.figures["first_value"] == "line 2: avg ips: 3"
+
+
 @pytest.mark.parametrize(
     ("data", "options", "why"),
     [
         ("Traceback\n", {}, "no value with 'ips:'"),
         ("ips: x\n", {}, "values: 0, malformed lines: 1"),
         ("ips: 1\nips: 2\n", {"skip_steps": 2}, "skip_steps=2 skips all values"),
+        ("avg ips: 3\n", {"skip_steps": 1}, "skip_steps=1 skips all values: values: 1"),
         (
             "ips: 1\nips: 2\n",
             {"keyword": "", "preset": "auto", "skip_steps": 2},

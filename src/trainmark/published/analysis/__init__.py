@@ -185,18 +185,20 @@ def _read_keyword(log: str, options: Options) -> _Extraction:
     keyword_reader = _make_keyword_reader(keyword, options, choice.preset)
     keyword_reader.read(lines)
     sample = _take_keyword_sample(keyword_reader, options, choice)
+    # Values of closing lines, such as a total, count if the log has no others.
+    num_values = len(keyword_reader.values) or len(keyword_reader.closing_values)
     extraction = _Extraction(
         choice.preset,
         sample,
         keyword_reader.loss,
         num_malformed=keyword_reader.num_malformed,
         first_malformed_text=keyword_reader.first_malformed_text,
-        num_values=len(keyword_reader.values),
+        num_values=num_values,
         reason=f"no value with {keyword!r}",
         advice="set keyword=TEXT, as written before the value in the log",
     )
-    if sample is None and keyword_reader.values:  # there are values, but ``skip_steps`` skips all
-        _blame_skipping(extraction, options.skip_steps, len(keyword_reader.values))
+    if sample is None and num_values:  # there are values, but ``skip_steps`` skips all
+        _blame_skipping(extraction, options.skip_steps, num_values)
     # A note on units is only for times, whose unit the user may have left out. The key or unit of
     # a rate says what it counts.
     if keyword_reader.quantity is not None and keyword_reader.quantity.kind == "step_time":

@@ -67,6 +67,7 @@ class KeywordReader:
         seconds: the step time on the line of each value; NaN: there is none. Empty: no line has it.
         closing_values: values of lines at the end, whose keys have a word such as ``total`` or
             ``average``.
+        closing_text: the line of the first of them that counts.
         loss: the last loss; None: there is none.
         num_malformed: number of lines with the keyword and without a number.
         first_malformed_text: the first of them.
@@ -88,6 +89,7 @@ class KeywordReader:
     values: array[float] = field(default_factory=lambda: array("d"))
     seconds: array[float] = field(default_factory=lambda: array("d"))
     closing_values: array[float] = field(default_factory=lambda: array("d"))
+    closing_text: str = ""
     loss: float | None = None
     num_malformed: int = 0
     first_malformed_text: str = ""
@@ -195,6 +197,8 @@ class KeywordReader:
             self._reject(number, line)
             return
         if is_closing:
+            if len(self.closing_values) <= self.skip:  # until the first value that is not skipped
+                self.closing_text = f"line {number}: {line.strip()[:_SHOWN_CHARACTERS]}"
             self.closing_values.append(value)
             return
         if not self.values:  # the first line with a value shows its key and its step time
@@ -282,6 +286,7 @@ class KeywordReader:
                 the key says something else.
         """
         values = self.values
+        first_text = self.first_text
         notes = []
         # A closing line has a total or mean of the log, and no value of a step.
         if self.closing_values and values:
@@ -289,6 +294,7 @@ class KeywordReader:
             notes.append(f"{num_excluded} values of a closing line, such as a total, are excluded")
         elif self.closing_values:  # only such lines have values
             values = self.closing_values
+            first_text = self.closing_text
         if len(values) <= self.skip:
             return None
         # ``seconds`` has an entry for each of ``values``; it is empty if only closing lines count.
@@ -307,7 +313,7 @@ class KeywordReader:
             num_lines=len(values),
             num_malformed=self.num_malformed,
             first_malformed_text=self.first_malformed_text,
-            first_text=self.first_text,
+            first_text=first_text,
             notes=notes,
             slow=find_slow_values(counted, is_rate=quantity.kind != "step_time"),
         )
