@@ -151,7 +151,7 @@ def _take_counted_values(
 
     Args:
         readings: all values of the source, a key in the log, with counts of lines of the whole log.
-        run: the values of the run that was chosen.
+        run: the values of the run that was chosen, in arrays of doubles.
         notes: for the user, on the choice of the run; further notes are appended.
     """
     source = readings.source
@@ -271,7 +271,7 @@ def _take_last_value(
 
     Args:
         readings: all values of the key in the log; its counts of lines are those of the whole log.
-        run: the values of the run that was chosen.
+        run: the values of the run that was chosen, in an array of doubles.
         notes: for the user, on the choice of the run; another one may be appended.
         is_from_closing_line: the trainer prints the value once, at the end. False: each value is
             the mean since the start, so the last one covers all steps.

@@ -27,7 +27,9 @@ class Finding:
     """A contradiction or doubt, with its place.
 
     Args:
-        message: its code; the arguments are the arithmetic, in the units of the figures.
+        message: its code says what is wrong; its arguments are the numbers that show it, in the
+            units of the figures.
+        subject: the printed row or launch with the contradiction.
     """
 
     rule: str  # its name in ``RULES``

@@ -19,7 +19,7 @@ _WORD_STARTS = re.compile(r"(?<=[a-z])(?=[A-Z][a-z])|(?<=[A-Z])(?=[A-Z][a-z]{2})
 @cache
 def split_words(name: str) -> tuple[str, ...]:
     """Return the words of a name in lower case: ``final_acc1`` is ``final``, ``acc``, ``1``."""
-    spaced = _WORD_STARTS.sub(" ", name)
+    spaced = _WORD_STARTS.sub(" ", name)  # `trainLoss` has two words
     # Letters, numbers such as `0.5`, and Chinese characters.
     parts = re.findall(r"[A-Za-z]+|[0-9]+(?:\.[0-9]+)?|[\u4e00-\u9fff]+", spaced)
     return tuple(part.lower() for part in parts)

@@ -346,8 +346,8 @@ def check_ordering(subjects: AuditSubjects) -> Hits:
                 yield subject, message("audit_order", above=above, below=below, **rates)
         train_time = subject.figures.get("train_time")
         e2e_time = subject.figures.get("e2e_time")
-        slack = 1 + subject.compute_rounding("train_time", "e2e_time") + _SUM_ERROR
-        if train_time and e2e_time and train_time > e2e_time * slack:
+        time_slack = 1 + subject.compute_rounding("train_time", "e2e_time") + _SUM_ERROR
+        if train_time and e2e_time and train_time > e2e_time * time_slack:
             yield subject, message("audit_time", train_time=train_time, e2e_time=e2e_time)
 
 

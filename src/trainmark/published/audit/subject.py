@@ -111,7 +111,7 @@ class AuditSubject:
             None: a record.
         world_size: number of devices.
         device: its name as printed.
-        precisions: those that are named, in the words of recipes.
+        precisions: those that the row names, as recipes write them: ``bf16``.
         is_mixed: mixed precision with 16 bits of either kind.
         printed_figures: known figures by name, in the units of a record's figures.
         workload: what is known of the model.

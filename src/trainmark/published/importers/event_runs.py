@@ -53,21 +53,22 @@ class EventRun:
     the steps whose events were not printed, so that time and samples cover the same work.
 
     Args:
-        mark: before each event: a key of ``FORMS``.
+        mark: text before each event: ``[PerfLog]`` or ``:::MLLOG``.
         rank: only events of this rank count; None: the rank of the first event.
         first_line: line of the first event.
-        line: line of the event that ends the run; of a later run without an end, its first line.
+        line: line of the event that ends the run; without an end, its first line, or 0 if it is the
+            only run.
         raw: text of this line.
         facts: other facts of the run by the header of their column in a table: ``model``, ``seed``.
         has_ended: the log has the event that ends the run.
         is_aborted: another run begins before this one ends.
         has_failed: the event that ends the run says that it did not succeed.
-        seconds: of all intervals.
-        samples: trained in them; NaN: the log does not say.
+        seconds: of all intervals, the stretches of training between evaluations.
+        samples: trained in the intervals; NaN: the log does not say.
         logged_speeds: samples a second, each as the program printed it.
         loss: the last one.
         malformed: number and text of each line that cannot be read.
-        checks: contradictions in what the log says.
+        checks: finds contradictions in what the log says.
     """
 
     mark: str

@@ -54,8 +54,8 @@ def read_json(text: str, page: Page) -> Iterator[Row | Unread]:
     """Yield the rows of JSON text, and what cannot be read.
 
     The text is one document with objects in it, or has an object a line. Files hold many objects
-    that are no results. So of all reports that an object has no figure or nothing that names its
-    row, or that a document has no object, only the first is yielded.
+    that are no results: they have no figure, or nothing that names a row. Only the first of them,
+    or of documents without an object, is reported.
 
     Args:
         text: of the file.
@@ -210,7 +210,7 @@ def _read_object(
     values_by_path: dict[str, dict[str, Any]] = {}
     for key, value in record.items():
         path, name = _split_path(key)
-        if not path:
+        if not path:  # the header of a host's name, such as `node`, becomes that of the row's label
             shared_values[_make_shared_header(key)] = value
             continue
         row_path = path

@@ -99,13 +99,13 @@ def unfold_count_table(table: Table, page: Page) -> list[Table] | Message:
     first_header, *counts = [strip_markup(cell) for cell in table.head.cells]
     titles = [first_header, *reversed(page.section.split(" > "))]  # the nearest heading first
     context = f"{first_header} {page.section} {page.file}".replace("_", " ")
-    # MLPerf's tables do not print what they count and the unit: it is nodes and minutes.
+    # ``role`` is that of the column of numbers: `nnodes` or `devices`. MLPerf's tables print neither
+    # what they count nor the unit: it is nodes and minutes.
     if has_phrase(context, WORDS["names"]["minutes_by_nodes"]):
         figure_header = "time to train (min)"
         role = "nnodes"
     else:
         figure_header = _make_figure_header(first_header, titles)
-        # The role of the column of numbers: `nnodes` or `devices`.
         role = _find_counted_role(" ".join([*counts, *titles]))
     if not figure_header or not role:
         code = "counts_without_unit" if role else "counts_of_what"
