@@ -70,6 +70,7 @@ class MeteredBatches:
 
     Args:
         source: the batches of an epoch.
+        device: marks times in its stream of work.
         step: counts of the batches since the last ``take``.
         kept: a list to which fetched batches are appended, because their window will be repeated;
             None: they are not kept.
@@ -166,7 +167,8 @@ def refuse_other_epoch_length(*, epoch: int, steps: int, planned: int) -> None:
 
     Args:
         epoch: its number, from 0.
-        planned: the number that the job announced.
+        steps: its number of steps.
+        planned: the number of steps that the job announced.
 
     Raises:
         ContradictionError: the epoch had more or fewer steps.

@@ -65,7 +65,7 @@ def describe_failure(error: BaseException, place: str) -> dict[str, Any]:
     """Return the description of a failure that a record has.
 
     Args:
-        place: the span or phase in which the error occurred.
+        place: the part of the run in which the error occurred, such as ``train``.
     """
     from trainmark.errors import escape_controls
 
@@ -74,5 +74,6 @@ def describe_failure(error: BaseException, place: str) -> dict[str, Any]:
         "type": type(error).__name__,
         "message": _describe_error(error),
         "place": place,
+        # Of a long traceback its end, which has the line that raised the error.
         "traceback": escape_controls("".join(traceback.format_exception(error)))[-_MAX_TRACEBACK:],
     }

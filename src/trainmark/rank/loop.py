@@ -39,7 +39,11 @@ if TYPE_CHECKING:
 class Schedule:
     """How long to train and where windows start and end, in optimizer steps and epochs.
 
+    A window is some steps in a row that are timed together. A launch is one start of the ranks; a
+    run that continues from a checkpoint has several.
+
     Args:
+        max_epochs: epochs to train, with those of earlier launches.
         warmup_steps: steps before the measured ones; they include the first step.
         window_steps: steps of a window, but for the first step and shorter last windows.
         max_steps: of this launch; None: epochs alone limit training.
@@ -159,20 +163,32 @@ class WindowResult:
 class MeasuredLoop:
     """Run a job to its target and emit events.
 
+    The steps are taken in windows: the device is synchronised only at the end of a window, and each
+    window gives one event. A launch is one start of the ranks; a run that continues from a
+    checkpoint has several.
+
     Args:
         open_batches: returns the batches of an epoch, on the device.
         clock: returns the host's time in nanoseconds.
         barrier: waits for all ranks.
         emit: writes an event, see ``EventWriter.emit``.
+        stages: device time of the parts of a step that the job reports separately.
         enter: called with the name of each phase, for error reports.
         parameters: checks the trained parameters; None: they are not checked.
-        replay: repeats windows; None: none is repeated.
+        replay: repeats some windows, to find results that differ bit by bit; None: no window is
+            repeated.
         count_graphs: returns the number of graphs that were compiled so far; None: unknown.
         first_window: context of the first window, which has one step.
-        begin: progress of the checkpoint from which training continues.
+        begin: progress of the checkpoint from which training continues; zeros without one.
         save: called with the progress before each window; saves a checkpoint if one is due.
         check_agreement: refuses an evaluation whose quality differs from that of rank 0.
         trained_keys: keys of some rows of training, which evaluations are compared with.
+
+    Attributes:
+        outcome: steps and epochs that this launch has trained so far, and what it reached.
+        _samples_of_all_ranks: samples trained so far by all ranks in all launches.
+        _evaluate_at: number of these samples at which the next evaluation is due.
+        _last_evaluated_step: steps of this launch at the last evaluation; None: there was none.
     """
 
     job: Job
@@ -193,8 +209,8 @@ class MeasuredLoop:
     check_agreement: Callable[[Evaluation], None] = lambda _: None
     trained_keys: list[int] = field(default_factory=list)
     outcome: LoopResult = field(default_factory=LoopResult)
-    _samples_of_all_ranks: int = field(default=0, init=False)  # with those of earlier launches
-    _evaluate_at: float = field(default=math.inf, init=False)  # samples of all ranks
+    _samples_of_all_ranks: int = field(default=0, init=False)
+    _evaluate_at: float = field(default=math.inf, init=False)
     _last_evaluated_step: int | None = field(default=None, init=False)
 
     def run(self) -> LoopResult:
@@ -352,7 +368,7 @@ class MeasuredLoop:
 
         ``outcome.steps`` does not count the window yet.
         """
-        assert batches.kept is not None, "batches are kept while a window is watched"
+        assert batches.kept is not None, "batches of a window that is repeated are kept"
         self.enter("replay")
         start_ns = self.clock()
         result = replay.repeat(batches.kept, losses, first_step=self.outcome.steps)
@@ -492,7 +508,11 @@ class MeasuredLoop:
                 raise DivergedError("loss_not_finite", value=str(loss), step=step)
 
     def _evaluate(self, epoch: int) -> None:
-        """Evaluate, emit and check the evaluation, and note whether it reached the target."""
+        """Evaluate, emit and check the evaluation, and note whether it reached the target.
+
+        Args:
+            epoch: the epoch that is being trained, from 0.
+        """
         self.enter("evaluate")
         start_ns = self.clock()
         result = self.job.evaluate()

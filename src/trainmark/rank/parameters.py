@@ -33,30 +33,35 @@ class ParameterCheck:
     Args:
         digest: computes the samples and sums of the trained parameters.
         gradients: watches the gradients of the first steps.
-        updates: returns the updates so far, see ``Job.updates``.
+        updates: returns how many steps so far should have changed parameters.
         clock: in nanoseconds.
+
+    Attributes:
+        _first_sums: sums of the bits before the first step, by name of the parameter.
+        _sums: those at the end of the last window; None: not computed there.
+        _sample: sample of the elements at the end of the last window.
+        _updates_at_sums: what ``updates`` returned when sums were last computed.
+        _spent_ns: time of the checks since the last call of ``take_ns``.
     """
 
     digest: TensorDigest
     gradients: GradientWatch
     updates: Callable[[], int]
     clock: Callable[[], int]
-    _spent_ns: int = field(default=0, init=False)  # by checks that ``take_ns`` has not returned
-    _has_judged_gradients: bool = field(default=False, init=False)
-    _first_sums: dict[str, int] = field(default_factory=dict, init=False)  # before the first step
-    # At the end of the last window; ``_sums`` is None if it was not computed there.
-    _sample: bytes = field(default=b"", init=False)
+    _first_sums: dict[str, int] = field(default_factory=dict, init=False)
     _sums: dict[str, int] | None = field(default=None, init=False)
-    # Optimizer steps that should have changed parameters, until sums were computed last.
+    _sample: bytes = field(default=b"", init=False)
     _updates_at_sums: int = field(default=0, init=False)
+    _spent_ns: int = field(default=0, init=False)
+    _has_judged_gradients: bool = field(default=False, init=False)
 
     def start(self) -> None:
         """Record the state before the first step: exact sums, and a sample of the elements."""
         self._first_sums = self.digest.compute_sums()  # ``end`` compares with them
-        self._sums = self._first_sums  # those of the last window; ``check_window`` replaces them
+        self._sums = self._first_sums
         self._sample = self.digest.sample()
         # The steps before these sums that should have changed parameters. A check may start after
-        # some: the witness starts a new one when a program adds an optimizer.
+        # some: in a user's own program, a new one starts when the program adds an optimizer.
         self._updates_at_sums = self.updates()
 
     def check_window(self, *, first_step: int, steps: int, exact: bool = False) -> None:

@@ -96,7 +96,9 @@ class ReplayResult(NamedTuple):
 class WindowReplay:
     """Repeat every ``every_windows``-th measured window of one rank.
 
-    All ranks repeat the same windows, because their collectives must meet.
+    A window is the steps between two synchronisations. Taken again from the same state, they must
+    give the same bits; otherwise a device computes wrongly, or the job is not deterministic. All
+    ranks repeat the same windows, because their collectives must meet.
 
     Args:
         is_on_any_rank: returns whether a flag is set on any rank; every rank must call it.

@@ -150,12 +150,14 @@ class StepWatch(TorchDispatchMode):
             for value in values
             if name != "autocast" and value != flags[name]
         ]
-        # The 16-bit types that operands of matmuls should have: the one of autocast, or none if
-        # this precision has no autocast. With fp8 it is bfloat16, for the layers that do not
-        # compute in fp8.
-        expected_types = {"bf16": ["bfloat16"], "fp16": ["float16"], None: []}[
-            AUTOCAST.get(precision)
-        ]
+        # The 16-bit type that operands of matmuls should have is that of autocast. With fp8 it is
+        # bfloat16, for the layers that do not compute in fp8.
+        autocast = AUTOCAST.get(precision)  # None: this precision has no autocast
+        expected_types: list[str] = []
+        if autocast == "bf16":
+            expected_types = ["bfloat16"]
+        elif autocast == "fp16":
+            expected_types = ["float16"]
         # Those that they had: the keys of ``flops`` are the types that occurred in the step.
         actual_types = sorted({"bfloat16", "float16"} & self.flops.keys())
         if self.flops and actual_types != expected_types:  # no FLOPs: no matmul was watched

@@ -25,10 +25,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from trainmark.plan.plan import Plan
-    from trainmark.protocols import Device, Job, JobContext, MatmulRate
+    from trainmark.protocols import Device, Job, JobContext, MatmulRate, Vendor
     from trainmark.rank.parameters import ParameterCheck
     from trainmark.rank.replay import WindowReplay
     from trainmark.rank.watch import StepWatch
+    from trainmark.recipe import Recipe
     from trainmark.train.checkpoints import Checkpoints
 
 STACKS_SIGNAL = signal.SIGUSR1
@@ -108,7 +109,11 @@ def _join_run(backend: str, device: Device, run_timeout_s: float) -> Callable[[]
 
 
 def read_precision_flags(torch_type: str) -> dict[str, Any]:
-    """Return the flags of torch that decide in which precision matmuls run."""
+    """Return the flags of torch that decide in which precision matmuls run, by name.
+
+    Args:
+        torch_type: torch's name of the type of the device, such as ``cpu``.
+    """
     import torch
 
     return {
@@ -117,6 +122,17 @@ def read_precision_flags(torch_type: str) -> dict[str, Any]:
         "cudnn_tf32": torch.backends.cudnn.allow_tf32,
         "autocast": torch.is_autocast_enabled(torch_type),
     }
+
+
+class _RankSetup(NamedTuple):
+    """A rank whose device is open, before its data and its model are built."""
+
+    plan: Plan
+    recipe: Recipe
+    vendor: Vendor
+    device: Device
+    barrier: Callable[[], None]  # waits for all ranks
+    precision_flags: Mapping[str, Any]  # what the device has set for the recipe's precision
 
 
 class _PreparedRank(NamedTuple):
@@ -130,10 +146,14 @@ class _PreparedRank(NamedTuple):
 
 
 def run_rank(reporter: RankReporter, run_dir: Path, number: int, local_rank: int) -> None:
-    """Build the job of the plan in ``run_dir`` and run it as rank ``number``."""
+    """Build the job of the plan in ``run_dir`` and run it as rank ``number``.
+
+    Args:
+        local_rank: number of the rank on its node.
+    """
     prepared = _prepare_rank(reporter, run_dir, number, local_rank)
     parameters, first_step_watch = _run_loop(reporter, prepared)
-    if hasattr(prepared.job, "save"):
+    if hasattr(prepared.job, "save"):  # a job need not have it
         with reporter.emit_span("checkpoint"):
             prepared.job.save(run_dir / ARTIFACTS_DIR)
             prepared.barrier()  # the first rank writes; the others wait in the same span
@@ -153,46 +173,15 @@ def _prepare_rank(
         local_rank: its number on its node.
     """
     with reporter.emit_span("init"):
-        import torch
-
-        from trainmark import cases, devices
-        from trainmark.plan.plan import CHECKPOINTS_DIR, Plan
-        from trainmark.protocols import JobContext
-        from trainmark.rank.agreement import agree_on_memory, refuse_other_packages
-        from trainmark.rank.preflight import measure_matmul
-        from trainmark.torch_version import refuse_missing_features
+        from trainmark import cases
+        from trainmark.plan.plan import CHECKPOINTS_DIR
         from trainmark.train.checkpoints import Checkpoints
 
-        plan = Plan.read(run_dir)
-        case = plan.load_case()
-        recipe = plan.load_recipe()
-        vendor = devices.choose_vendor(plan.device.vendor)
-        # Checked here too, because the nodes may have another torch than the machine that planned.
-        refuse_missing_features(recipe, vendor, plan.world_size)
-        device = vendor.open(local_rank, plan.nproc)
-        is_distributed = plan.world_size > 1
-        barrier = _wait_for_nobody
-        if is_distributed:
-            barrier = _join_run(vendor.collective_backend, device, recipe.timeout_s)
-        flags = device.set_precision(recipe.precision)
-        # What torch reports of the precision now; ``_report_results`` compares it after training.
-        reporter.torch_flags = read_precision_flags(device.torch_type)
-        torch.manual_seed(recipe.seed)
-        job_module = cases.import_part(case.name, "job")
+        setup = _open_device(reporter, run_dir, local_rank)
+        plan = setup.plan
+        job_module = cases.import_part(plan.case, "job")
     with reporter.emit_span("preflight"):
-        barrier()  # so that all ranks emit the next event at the same moment
-        reporter.events.emit("synced", unix_ns=time.time_ns())  # aligns the clocks of nodes
-        refuse_other_packages(os.environ.get(NODE_VARIABLE), plan.nnodes)
-        matmul = measure_matmul(device, recipe.precision)
-        context = JobContext(
-            recipe=recipe,
-            # A node may have the data in another folder than the machine that planned.
-            data_dir=Path(os.environ.get(DATA_VARIABLE) or plan.data.folder),
-            rank=number,
-            world_size=plan.world_size,
-            device=device,
-            memory=agree_on_memory(plan, recipe, vendor, device),
-        )
+        context, matmul = _check_ranks(reporter, setup, number)
     with reporter.emit_span("data_build"):
         data = job_module.load_data(context)
     with reporter.emit_span("model_build"):
@@ -202,9 +191,76 @@ def _prepare_rank(
         checkpoints.load(Path(plan.resumed.checkpoint), plan.resumed.progress)
     # If the job fails to compute its facts, the error is reported as one of ``model_build``.
     reporter.enter("model_build")
-    collective = vendor.collective_library() if is_distributed else None
-    _emit_facts(reporter, context, job, matmul, precision_flags=flags, collective=collective)
-    return _PreparedRank(plan, context, job, checkpoints, barrier)
+    collective = setup.vendor.collective_library() if plan.world_size > 1 else None
+    _emit_facts(
+        reporter,
+        context,
+        job,
+        matmul,
+        precision_flags=setup.precision_flags,
+        collective=collective,
+    )
+    return _PreparedRank(plan, context, job, checkpoints, setup.barrier)
+
+
+def _open_device(reporter: RankReporter, run_dir: Path, local_rank: int) -> _RankSetup:
+    """Read the plan, open the device in the recipe's precision, and join the other ranks.
+
+    Args:
+        local_rank: number of the rank on its node.
+    """
+    import torch
+
+    from trainmark import devices
+    from trainmark.plan.plan import Plan
+    from trainmark.torch_version import refuse_missing_features
+
+    plan = Plan.read(run_dir)
+    recipe = plan.load_recipe()
+    vendor = devices.choose_vendor(plan.device.vendor)
+    # Checked here too, because the nodes may have another torch than the machine that planned.
+    refuse_missing_features(recipe, vendor, plan.world_size)
+    device = vendor.open(local_rank, plan.nproc)
+    barrier = _wait_for_nobody
+    if plan.world_size > 1:
+        barrier = _join_run(vendor.collective_backend, device, recipe.timeout_s)
+    precision_flags = device.set_precision(recipe.precision)
+    # What torch reports of the precision now; ``_report_results`` compares it after training.
+    reporter.torch_flags = read_precision_flags(device.torch_type)
+    torch.manual_seed(recipe.seed)
+    return _RankSetup(plan, recipe, vendor, device, barrier, precision_flags)
+
+
+def _check_ranks(
+    reporter: RankReporter, setup: _RankSetup, number: int
+) -> tuple[JobContext, MatmulRate]:
+    """Check that the ranks can train together, and measure the matmul rate of this one's device.
+
+    Args:
+        number: of this rank among all ranks.
+
+    Returns:
+        What the job gets to know of this rank, and the matmul rate.
+    """
+    from trainmark.protocols import JobContext
+    from trainmark.rank.agreement import agree_on_memory, refuse_other_packages
+    from trainmark.rank.preflight import measure_matmul
+
+    plan = setup.plan
+    setup.barrier()  # so that all ranks emit the next event at the same moment
+    reporter.events.emit("synced", unix_ns=time.time_ns())  # aligns the clocks of nodes
+    refuse_other_packages(os.environ.get(NODE_VARIABLE), plan.nnodes)
+    matmul = measure_matmul(setup.device, setup.recipe.precision)
+    context = JobContext(
+        recipe=setup.recipe,
+        # A node may have the data in another folder than the machine that planned.
+        data_dir=Path(os.environ.get(DATA_VARIABLE) or plan.data.folder),
+        rank=number,
+        world_size=plan.world_size,
+        device=setup.device,
+        memory=agree_on_memory(plan, setup.recipe, setup.vendor, setup.device),
+    )
+    return context, matmul
 
 
 def _emit_facts(
