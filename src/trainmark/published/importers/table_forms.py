@@ -99,8 +99,8 @@ def unfold_count_table(table: Table, page: Page) -> list[Table] | Message:
     first_header, *counts = [strip_markup(cell) for cell in table.head.cells]
     titles = [first_header, *reversed(page.section.split(" > "))]  # the nearest heading first
     context = f"{first_header} {page.section} {page.file}".replace("_", " ")
-    # ``role`` is that of the column of numbers: `nnodes` or `devices`. MLPerf's tables print neither
-    # what they count nor the unit: it is nodes and minutes.
+    # ``role`` is that of the column of numbers: `nnodes` or `devices`. MLPerf's tables do not print
+    # what they count, nor the unit: it is nodes and minutes.
     if has_phrase(context, WORDS["names"]["minutes_by_nodes"]):
         figure_header = "time to train (min)"
         role = "nnodes"
