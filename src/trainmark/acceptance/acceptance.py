@@ -52,8 +52,8 @@ def plan_acceptance(
             then not checked.
 
     Returns:
-        What would be measured, and the plan of a training for each size of a team: all devices of
-        this machine, two devices, one device.
+        What would be measured, and the plan of a training for each size of a team, which is the
+        devices that train together: all devices of this machine, two devices, one device.
 
     Raises:
         UsageError: the options do not fit.
@@ -67,8 +67,9 @@ def plan_acceptance(
             rule="an acceptance test of several nodes needs a launcher",
             fix="add --launcher ssh or --launcher slurm; see `trainmark list launchers`",
         )
-    # The default phases contain `groups`, too, which is then left out. It is refused only if the
-    # user names it.
+    # A phase is what is measured: single devices, whole nodes, pairs, or groups of nodes. The
+    # default phases contain `groups`, too, which is then left out. It is refused only if the user
+    # names it.
     if request.phases is not None and "groups" in request.chosen_phases:
         raise UsageError(
             "the groups phase cannot run on one machine",
@@ -101,11 +102,12 @@ def prepare_acceptance(
 ) -> Iterator[Acceptance]:
     """Check everything, make the folder or open that of an earlier session; yield the acceptance.
 
-    The lock of the folder is held until the end of the block.
+    Several commands may measure in one folder, one after the other: each is a session. The lock of
+    the folder is held until the end of the block.
 
     Args:
-        read_baselines: returns the baseline that was asked for, given the plans; None: devices are
-            compared with their peers.
+        read_baselines: returns the earlier times with which devices are to be compared, given the
+            plans, of the same work; None: devices are compared with their peers.
 
     Raises:
         UsageError: the options contradict each other, or differ from the earlier session's.
@@ -125,8 +127,11 @@ def measure(
 ) -> AcceptanceResult:
     """Measure what no earlier session has measured, judge all of it, and write the result.
 
+    Several commands may measure in one folder, one after the other: each is a session.
+
     Args:
-        acceptance: the devices of this machine, the folder, and the rounds in which they measure.
+        acceptance: the devices of this machine, the folder, and the rounds in which they measure:
+            in a round, teams of devices that train together measure at the same time.
         stop: the measurement ends as soon as it holds a signal; what was measured counts.
         show: called with the progress, in words.
 
@@ -154,8 +159,9 @@ def measure(
 def _plan_confirming_rounds(acceptance: Acceptance) -> list[Round]:
     """Return rounds of the pairs of devices by which devices or links look slow so far.
 
-    Measuring them again shows whether they are slow. There are none if the user did not choose the
-    phase of pairs.
+    Measuring them again shows whether they are slow. The pairs of a round measure at the same time,
+    so that no device is in two of them. There are no rounds if the user did not choose the phase of
+    pairs.
     """
     if "pairs" not in acceptance.request.chosen_phases:
         return []
@@ -178,7 +184,7 @@ def _plan_confirming_rounds(acceptance: Acceptance) -> list[Round]:
 def conclude(
     acceptance: Acceptance, *, interrupted: str | None
 ) -> tuple[AcceptanceResult, list[tuple[str, str]]]:
-    """Judge all devices by what all sessions measured so far.
+    """Judge all devices by what all sessions, commands on the same folder, measured so far.
 
     The members that are judged are the devices of this machine. They are compared within peer
     groups: devices of the same product.

@@ -95,7 +95,10 @@ class _HeartbeatStop:
 
 
 class Agent:
-    """This node in a session of all nodes.
+    """This node in a session, one joint measurement by all nodes of an acceptance test.
+
+    In a round, teams of nodes that train together measure at the same time. Each node runs this
+    class; they see each other only by the files that each of them writes.
 
     Args:
         opened: the session as its folder describes it.
@@ -372,7 +375,7 @@ class Agent:
             # `devices`. So no training is repeated for a comparison here, and only steps are timed.
             control_steps=0,
             measures_device=False,
-            windows=WINDOWS,
+            windows=WINDOWS,  # pieces of the training that are timed one by one
             budget_s=acceptance.request.seconds,
             num_nodes=len(node_ranks),
         )

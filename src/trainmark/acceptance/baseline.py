@@ -68,10 +68,11 @@ class BaselineTime(Frozen):
 
 
 class Baselines(Frozen):
-    """All times of a baseline.
+    """All times of a baseline: earlier times with which devices and nodes are compared.
 
     Args:
-        source: what the user named.
+        source: what the user named: runs, or the folder of an earlier acceptance.
+        times: by phase (``devices`` or ``nodes``), product and quantity.
     """
 
     source: str

@@ -60,14 +60,14 @@ def prepare_session(
 ) -> Iterator[OpenedSession]:
     """Check everything, make the folder of a new session, and yield the session.
 
-    An acceptance has one folder, and each of its sessions a folder in it, with the session's plan
-    and the settings of the cluster.
+    A session is one joint measurement by all nodes. An acceptance has one folder, and each of its
+    sessions a folder in it, with the session's plan and the settings of the cluster.
 
     The lock of the acceptance's folder is held until the end of the block.
 
     Args:
-        read_baselines: returns the baseline that was asked for, given the plans; None: nodes are
-            compared with their peers.
+        read_baselines: returns the earlier times with which nodes are to be compared, given the
+            plans, of the same work; None: nodes are compared with their peers.
 
     Raises:
         UsageError: options that do not fit, fewer than two nodes, hosts without a shared folder.
@@ -104,7 +104,8 @@ def plan_session(
 
     Returns:
         The session, as if it were the first one of its folder, and the plan of a training for each
-        size of a team: all devices of a node, two nodes, one device.
+        size of a team, which is the devices that train together: all devices of a node, two nodes,
+        one device.
 
     Raises:
         UsageError: options that do not fit, fewer than two nodes, hosts without a shared folder.
@@ -160,6 +161,8 @@ def _leave_out_groups(
     dry_run: bool,
 ) -> tuple[AcceptRequest, str]:
     """Leave out the phase of groups if the recipe cannot train on all nodes together.
+
+    This phase trains on all nodes together first, and on groups of them if that is slow.
 
     Args:
         nproc: devices of each node.
@@ -331,7 +334,7 @@ def wait_for_nodes(
 
 
 class _Cancellation:
-    """The attempts to cancel a job, until its engine ends it or the patience is over."""
+    """The attempts to cancel a job, until its engine ends it or nobody waits for that any more."""
 
     def __init__(self, launcher: Launcher, job: EngineJob) -> None:
         self._launcher = launcher
@@ -358,7 +361,7 @@ class _Cancellation:
 
 
 class _SessionProgress:
-    """What to show of a session, whenever it changes.
+    """What to show of a session, one joint measurement by all nodes, whenever it changes.
 
     Args:
         counts: rounds of each phase, in their order.

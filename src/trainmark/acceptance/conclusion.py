@@ -6,6 +6,7 @@ import json
 from collections import defaultdict
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from trainmark import __version__
@@ -24,6 +25,8 @@ from trainmark.acceptance.wholes import judge_wholes
 from trainmark.launch.launchers import read_log_end
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
     from trainmark.acceptance.baseline import Baselines
     from trainmark.acceptance.evidence import Joined
     from trainmark.acceptance.groups import NodeSet
@@ -52,7 +55,7 @@ class Conclusion:
 def conclude_nodes(
     opened: OpenedSession, request: AcceptRequest, *, interrupted: str | None
 ) -> Conclusion:
-    """Judge all nodes by what all sessions measured so far.
+    """Judge all nodes by what all sessions, commands on the same folder, measured so far.
 
     The members that are judged are nodes. They are compared within peer groups: nodes of the same
     products and software.
@@ -72,7 +75,7 @@ def conclude_nodes(
     nodes = sorted(evidence.nodes.values(), key=lambda joined: joined.node)
     peer_groups = _group_peers(nodes)
     node_names_by_group = [[joined.node for joined in group] for group in peer_groups]
-    # Of nodes alone, which the phase `nodes` measures, and of pairs.
+    # Times of nodes alone, which the phase `nodes` measures, and of pairs, by quantity.
     times = collect_times(evidence, alone_phase="nodes")
     # Earlier times with which nodes are compared; None: with the other nodes of their group.
     baselines = load_baselines(opened.folder)
@@ -87,18 +90,10 @@ def conclude_nodes(
         find_baseline=None if baselines is None else partial(baselines.find, "nodes"),
     )
     _judge_devices(assessment, evidence, peer_groups, baselines, request)
-    # The member to which each device belongs: its node.
-    member_of = {device: joined.node for joined in nodes for device in joined.devices}
-    devices_by_group = [
-        {device for joined in group for device in joined.devices} for group in peer_groups
-    ]
+    devices_by_group = [set(_list_devices(group)) for group in peer_groups]
     # The same training must give the same numbers, bit by bit, on all devices of a peer group.
-    judge_bits(assessment, evidence, member_of, devices_by_group)
-    # Teams of a round are of devices or of nodes; a node is itself a member.
-    member_of |= {joined.node: joined.node for joined in nodes}
-    # Rounds that failed, or whose results were wrong, also lead to findings, and so do lost nodes.
-    not_measured = note_bad_rounds(assessment, evidence, member_of)
-    _note_absent(assessment, evidence, opened)
+    judge_bits(assessment, evidence, _map_devices_to_nodes(nodes), devices_by_group)
+    not_measured = _note_failures(assessment, evidence, opened, nodes)
     # A whole is the training of all nodes of a peer group together. If it is slow, sets of these
     # nodes are to be measured, to find the groups of nodes that are slow only with others. This
     # follows all other findings, because nodes that fail already take no part.
@@ -107,7 +102,40 @@ def conclude_nodes(
         sets_to_measure = judge_wholes(
             assessment, evidence, times[STEP], node_names_by_group, request
         )
-    result = AcceptanceResult(
+    result = _make_result(
+        assessment,
+        opened,
+        request,
+        peer_groups=_describe_groups(peer_groups),
+        baseline=None if baselines is None else baselines.source,
+        not_measured=not_measured,
+        interrupted=interrupted,
+    )
+    return Conclusion(result=result, pairs_again=pairs_again, sets_to_measure=sets_to_measure)
+
+
+def _make_result(
+    assessment: Assessment,
+    opened: OpenedSession,
+    request: AcceptRequest,
+    *,
+    peer_groups: tuple[PeerGroup, ...],
+    baseline: str | None,
+    not_measured: list[str],
+    interrupted: str | None,
+) -> AcceptanceResult:
+    """Return the result of an acceptance of nodes, as its file has it.
+
+    Args:
+        assessment: all that was found about the nodes.
+        opened: the session, whose plan names the case and the recipe.
+        request: the options of the acceptance.
+        peer_groups: the nodes that were compared with each other.
+        baseline: name of the earlier times that nodes were compared with; None: with their peers.
+        not_measured: rounds that failed, in words.
+        interrupted: name of the signal that ended the measurement; None: no signal did.
+    """
+    return AcceptanceResult(
         suite_version=__version__,
         unit="node",
         case=opened.plan.case,
@@ -118,12 +146,29 @@ def conclude_nodes(
         bits=assessment.bits,
         quantities=assessment.quantities,
         wholes=tuple(assessment.wholes),
-        peer_groups=_describe_groups(peer_groups),
-        baseline=None if baselines is None else baselines.source,
+        peer_groups=peer_groups,
+        baseline=baseline,
         not_measured=tuple(not_measured),
         interrupted=interrupted,
     )
-    return Conclusion(result=result, pairs_again=pairs_again, sets_to_measure=sets_to_measure)
+
+
+def _map_devices_to_nodes(nodes: Iterable[Joined]) -> dict[str, str]:
+    """Return the name of the node of each device, by the name of the device.
+
+    Args:
+        nodes: what each node wrote when it joined: its name, and the names of its devices.
+    """
+    return {device: joined.node for joined in nodes for device in joined.devices}
+
+
+def _list_devices(nodes: Iterable[Joined]) -> list[str]:
+    """Return the names of the devices of some nodes.
+
+    Args:
+        nodes: what each node wrote when it joined, with the names of its devices.
+    """
+    return [device for joined in nodes for device in joined.devices]
 
 
 def _group_peers(nodes: list[Joined]) -> list[list[Joined]]:
@@ -182,20 +227,18 @@ def _judge_devices(
         baselines: earlier times with which devices are compared; None: with their peers.
         request: has the slowdowns up to which a device passes.
     """
-    node_of = {
-        device: joined.node for group in groups for joined in group for device in joined.devices
-    }
+    node_of_device = _map_devices_to_nodes(chain.from_iterable(groups))
     # All devices of a node count as of one product.
     device_assessment = Assessment(
         product_of_member={
-            device: assessment.product_of_member[node] for device, node in node_of.items()
+            device: assessment.product_of_member[node] for device, node in node_of_device.items()
         }
     )
     # What it returns is not used: only pairs of nodes are measured again.
     judge_times(
         device_assessment,
         collect_times(evidence, alone_phase="devices"),
-        [[device for joined in group for device in joined.devices] for group in groups],
+        [_list_devices(group) for group in groups],
         worse_by=request.worse_by,
         rates_worse_by=request.rates_worse_by,
         find_baseline=None if baselines is None else partial(baselines.find, "devices"),
@@ -204,7 +247,28 @@ def _judge_devices(
         for finding in findings:
             # The finding is the node's: its text says which device it is about.
             named_finding = finding.model_copy(update={"text": device})
-            assessment.findings[node_of[device]].append(named_finding)
+            assessment.findings[node_of_device[device]].append(named_finding)
+
+
+def _note_failures(
+    assessment: Assessment, evidence: Evidence, opened: OpenedSession, nodes: Sequence[Joined]
+) -> list[str]:
+    """Add findings for rounds that failed, for wrong results, and for nodes that are lost.
+
+    Args:
+        assessment: gets the findings.
+        evidence: the results and failures of all rounds.
+        opened: the session, which names the nodes that were to join.
+        nodes: what each node wrote when it joined: its name, and the names of its devices.
+
+    Returns:
+        The rounds that failed and what was reported of each, in words.
+    """
+    # A team of a round consists of devices or of nodes. A fault of a device is one of its node.
+    node_of_name = _map_devices_to_nodes(nodes) | {joined.node: joined.node for joined in nodes}
+    not_measured = note_bad_rounds(assessment, evidence, node_of_name)
+    _note_absent(assessment, evidence, opened)
+    return not_measured
 
 
 def _note_absent(assessment: Assessment, evidence: Evidence, opened: OpenedSession) -> None:

@@ -27,10 +27,11 @@ _FURTHER_ITERATIONS = 2  # of a mean that begins near its final value
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimates:
-    """Effects with their standard errors; arrays of (N,).
+    """Effects of nodes with their standard errors; arrays of (N,), one element a node.
 
     Args:
-        effect: NaN without measurements.
+        effect: logarithm of the slowdown, the step time of the node over that of its peers; NaN
+            without measurements.
         std_error: standard error; NaN without measurements.
         count: measurements from which each was estimated.
     """

@@ -105,6 +105,8 @@ _decode = msgspec.json.Decoder(Event).decode
 class EvidenceWriter:
     """Append the events of one node and session to its file.
 
+    Several commands may measure for an acceptance, one after the other: each is a session.
+
     Args:
         folder: of the acceptance.
         node: name of the node.
@@ -147,6 +149,9 @@ TeamRound = tuple[Phase, int, tuple[str, ...]]  # phase, number of the round, na
 @dataclass(slots=True)
 class Evidence:
     """All that the nodes of an acceptance wrote.
+
+    In a round, teams measure at the same time. A team is the devices or nodes, its members, that
+    train together. Several commands may measure one after the other: each is a session.
 
     Args:
         nodes: the last ``Joined`` of each node.

@@ -115,7 +115,7 @@ def _describe_value(value: Any) -> str:
     """Return the value of an option as a user would write it."""
     if value is None or value == {}:
         return "none"
-    if isinstance(value, dict):  # only the recipe fields to change, ``overrides``, are one
+    if isinstance(value, dict):  # the option ``overrides``: recipe fields to change
         return " ".join(f"{name}={text}" for name, text in value.items())
     return str(value)
 

@@ -44,11 +44,14 @@ NodeSet = tuple[str, ...]  # names of nodes, in the order of their numbers
 class StepTimeModel:
     """What nodes alone and in pairs predict of larger node sets.
 
+    A node set is some nodes that train together.
+
     Args:
         alone_s: seconds of a step of the median node alone.
         pair_s: seconds of a step of the median pair.
         noise: standard deviation of the logarithm of one measurement.
-        degrees_of_freedom: of the noise, see ``compute_num_std_errors``.
+        degrees_of_freedom: number of measurements minus number of values that were estimated from
+            them.
     """
 
     alone_s: float
@@ -222,12 +225,14 @@ def make_natural_key(name: str) -> tuple[tuple[int, str], ...]:
 
 @dataclass(frozen=True, slots=True)
 class _MeasuredSets:
-    """The measured node sets, and which of them are slow.
+    """The measured node sets, which are nodes that trained together, and which of them are slow.
 
     A set is slow if the whole interval of its effect lies above the limit.
 
     Args:
         effects: logarithm of the measured over the predicted time of each set.
+        model: predicts the step time of a set from the number of its nodes.
+        measured: the step times of each set, and the errors of those that failed.
         repeats: rounds in which each set is to be measured.
         effect_limit: effect beyond which a set is slow.
         num_std_errors: standard errors to each side of an interval.

@@ -104,17 +104,17 @@ class NodeVerdicts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkVerdicts:
-    """What is decided about each link that was measured; arrays of (L,).
+    """What is decided about each link between two nodes that was measured; arrays of (L,).
 
     Args:
         first: lower node; ``second``: the other one.
         slower: slowdown of the pair's steps against those of its slower node.
         low: lower end of the interval of ``slower``; ``high``: upper end.
-        rounds: in which the link was measured.
+        rounds: number of rounds in which the link was measured.
         more_rounds: rounds that would decide an undecided link, else ``intervals.NO_ROUNDS``.
         is_suspect: whether it looks slow, but in too few rounds to decide that.
-        detectable: smallest slowdown that is noticed with probability 95% after one round and
-            confirmed after ``MIN_LINK_ROUNDS``; NaN without links.
+        detectable: smallest slowdown that is noticed with probability 95% after the rounds so far;
+            ``MIN_LINK_ROUNDS`` rounds must confirm it. NaN without links.
     """
 
     first: Integers

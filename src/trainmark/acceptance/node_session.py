@@ -62,9 +62,14 @@ class Round:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Acceptance:
-    """An acceptance whose folder and plans are ready.
+    """An acceptance test, which finds devices or nodes that are slow or faulty.
+
+    Its folder and its plans are ready. Several commands may measure for it, one after the other:
+    each is a session, and all write to the folder.
 
     Args:
+        request: the options that the user chose.
+        plan: of the training on all devices of this machine.
         node: name of this machine.
         device_names: of the devices that are measured, in their order.
         num_nodes: number of nodes that are accepted together.
@@ -253,7 +258,11 @@ def write_joined_event(
 class NodeSession:
     """One process that measures rounds on this machine.
 
+    In a round, teams measure at the same time. A team is devices that train together, or one device
+    alone.
+
     Args:
+        acceptance: the acceptance test, with the names of the devices of this machine.
         setup: what ranks are started with.
         writer: writes the evidence of this node.
         stop: the measurement ends as soon as it holds a signal.
@@ -336,7 +345,7 @@ class NodeSession:
             # Also for a smaller team: a rank always gets the same share of the processor cores.
             ranks_here=len(self.acceptance.device_names),
             control_steps=CONTROL_STEPS if has_control_training else 0,
-            windows=WINDOWS,
+            windows=WINDOWS,  # pieces of the training that are timed one by one
             budget_s=self.acceptance.request.seconds,
             # Matmuls and copies of a device are timed only in its rounds alone.
             measures_device=planned_round.phase == "devices",

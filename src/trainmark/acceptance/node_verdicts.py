@@ -25,7 +25,7 @@ from trainmark.acceptance.judgement import NO_GROUP, Cause, NodeVerdicts, Verdic
 
 if TYPE_CHECKING:
     from trainmark.acceptance.estimation import Estimates
-    from trainmark.acceptance.judgement import Integers, Measurements
+    from trainmark.acceptance.judgement import Floats, Integers, Measurements
     from trainmark.acceptance.pair_model import PairFit
 
 # Causes that may be one fault of several nodes, of their switch for instance.
@@ -94,19 +94,9 @@ def judge_nodes(
     # Nodes that are slow by the same fault get a group number, and ``Cause.GROUP`` in ``causes``.
     group_of_node = _mark_groups(measured, pairs, causes)
     is_undecided = np.array([verdict is Verdict.UNDECIDED for verdict in verdicts], bool)
-    # How many further rounds would decide each node; ``NO_ROUNDS``: no practical number would.
-    rounds_to_decide = count_more_rounds(effect, half_width, count, effect_limit)
-    # With few measurements the noise itself is uncertain, and intervals are wide for this reason
-    # alone. So the rounds are also counted with the narrower intervals of a known noise, as after
-    # many measurements. If a number of rounds would decide only then, it is not known yet.
-    num_std_errors_of_known_noise = compute_num_std_errors(
-        error_rate, _TESTS_PER_NODE * num_nodes, degrees_of_freedom=MANY_MEASUREMENTS
+    rounds_to_decide = _count_rounds_to_decide(
+        effect, std_error, half_width, count, effect_limit=effect_limit, error_rate=error_rate
     )
-    rounds_with_known_noise = count_more_rounds(
-        effect, num_std_errors_of_known_noise * std_error, count, effect_limit
-    )
-    is_unknown = (rounds_to_decide == NO_ROUNDS) & (rounds_with_known_noise != NO_ROUNDS)
-    rounds_to_decide[is_unknown] = UNKNOWN_ROUNDS
     return NodeVerdicts(
         slower=convert_to_slowdowns(effect),
         low=convert_to_slowdowns(effect - half_width),
@@ -116,6 +106,43 @@ def judge_nodes(
         cause=causes,
         more_rounds=np.where(is_undecided, rounds_to_decide, NO_ROUNDS),
     )
+
+
+def _count_rounds_to_decide(
+    effect: Floats,
+    std_error: Floats,
+    half_width: Floats,
+    count: Integers,
+    *,
+    effect_limit: float,
+    error_rate: float,
+) -> Integers:
+    """Return how many further rounds would bring each node's interval to one side of the limit.
+
+    Args:
+        effect: (N,) logarithm of the slowdown of each node, the middle of its interval.
+        std_error: (N,) standard error of each effect.
+        half_width: (N,) how far the interval of each node reaches to each side.
+        count: (N,) measurements of each node so far.
+        effect_limit: effect beyond which a node is slow.
+        error_rate: probability of any wrong verdict.
+
+    Returns:
+        (N,); ``NO_ROUNDS``: no practical number would; ``UNKNOWN_ROUNDS``: it is not known yet.
+    """
+    rounds = count_more_rounds(effect, half_width, count, effect_limit)
+    # With few measurements the noise itself is uncertain, and intervals are wide for this reason
+    # alone. So the rounds are also counted with the narrower intervals of a known noise, as after
+    # many measurements. If a number of rounds would decide only then, it is not known yet.
+    num_std_errors = compute_num_std_errors(
+        error_rate, _TESTS_PER_NODE * len(effect), degrees_of_freedom=MANY_MEASUREMENTS
+    )
+    rounds_with_known_noise = count_more_rounds(
+        effect, num_std_errors * std_error, count, effect_limit
+    )
+    is_unknown = (rounds == NO_ROUNDS) & (rounds_with_known_noise != NO_ROUNDS)
+    rounds[is_unknown] = UNKNOWN_ROUNDS
+    return rounds
 
 
 def _choose_estimate(

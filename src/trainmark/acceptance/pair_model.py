@@ -38,15 +38,19 @@ _ITERATIONS = 5  # of the effects and of the choice of ends, which depend on eac
 class PairFit:
     """Effects of nodes in pairs, and what they do not explain of each measurement.
 
+    An effect is the logarithm of a node's slowdown. The level of a round is what the logarithms of
+    all its step times have in common. P is the number of measured pairs.
+
     Args:
         nodes: effects over all rounds.
         early_nodes: effects in the first half of the rounds; in all rounds if these are few.
         late_nodes: effects in the later half of the rounds; NaN if there are few rounds.
-        residual: (P,) logarithm of the step time minus level and node effect.
+        residual: (P,) logarithm of the step time minus the level and ``slower_effect``.
         without_level: (P,) logarithm of the step time minus the level alone.
         slower_effect: (P,) effect of the slower node.
         noise: standard deviation of a measurement.
-        trend: see ``Judgement``.
+        trend: relative rise of the step times from the first to the last rounds; None: there are
+            too few rounds.
     """
 
     nodes: Estimates
@@ -99,8 +103,10 @@ class _Ends:
     """The ends of the measured pairs: each pair once for its first node, once for its second.
 
     Args:
-        node: (2P,) the node of each end: first those of all first nodes, then of all second ones.
+        node: (2P,) number of the node of each end, where P is the number of measured pairs: first
+            the first nodes of all pairs, then the second ones.
         partner: (2P,) the other node of the pair.
+        num_nodes: number of nodes.
     """
 
     node: Integers

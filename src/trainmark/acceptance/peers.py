@@ -38,12 +38,12 @@ _POLL_S = 0.5
 
 @dataclass(slots=True)
 class Peer:
-    """Another node of the session, or this one, as its file shows it.
+    """A node of a session, one joint measurement by all nodes, as its file of events shows it.
 
     Args:
         path: its file.
         joined: its first event; None: that is not written yet.
-        barriers: names of those at which it has arrived.
+        barriers: names of those at which it has arrived: moments at which nodes wait for others.
         ended_rounds: rounds of each phase that it has measured, or tried to.
         num_read_bytes: bytes of the file that were read: whole lines.
         last_growth_s: when the file was last seen to grow, by this node's monotonic clock.
@@ -92,10 +92,10 @@ class Peer:
 
 
 class Session:
-    """All nodes of one session as this node sees them.
+    """All nodes of a session, one joint measurement, as this node sees them.
 
     Args:
-        folder: of the acceptance.
+        folder: of the acceptance, in which each node writes a file of events in each session.
         session_number: files of other sessions are not read.
 
     Attributes:

@@ -39,7 +39,7 @@ class AcceptancePlan(Plan):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenedSession:
-    """A session as its folder describes it.
+    """A session, one joint measurement by all nodes, as its folder describes it.
 
     Args:
         folder: of the acceptance.

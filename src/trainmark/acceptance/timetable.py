@@ -40,6 +40,8 @@ class ScheduledRound:
 class Timetable:
     """All rounds that will be measured in any case, without those that confirm what looks bad.
 
+    In a round, teams of devices or nodes that train together measure at the same time.
+
     Args:
         title: what is accepted, and where.
         schedule: the rounds in their order.

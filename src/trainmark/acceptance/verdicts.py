@@ -76,7 +76,9 @@ class DoubtOfMember(NamedTuple):
 
 @dataclass(slots=True, kw_only=True)
 class Assessment:
-    """What is known of the members so far; dictionaries and sets are by the member's name.
+    """What is known so far of the members, the devices or nodes that are accepted or excluded.
+
+    Dictionaries and sets are by the member's name.
 
     Args:
         product_of_member: product name of each member; its keys are all members, in their order.
@@ -177,7 +179,12 @@ class PairTime(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Times:
-    """The measured times of one quantity: of members alone, and of pairs."""
+    """The measured times of one quantity, such as a training step or a copy.
+
+    Args:
+        alone: of members (devices or nodes) alone, one entry for each round.
+        pairs: of two members that trained together, one entry for each round.
+    """
 
     alone: list[AloneTime]
     pairs: list[PairTime]

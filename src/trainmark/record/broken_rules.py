@@ -77,22 +77,23 @@ def _check_steps(plan: Plan, run: RunTimeline) -> Iterator[Message]:
     # numbers.
     differing_steps = np.flatnonzero(series.samples != series.global_samples)
     if len(differing_steps):
-        step = int(differing_steps[0])
-        samples = int(series.samples[step])
-        declared = int(series.global_samples[step])
+        index = int(differing_steps[0])
+        step = index + 1  # messages number steps from 1
+        samples = int(series.samples[index])
+        declared = int(series.global_samples[index])
         if declared == RANKS_DISAGREE:
-            yield message("step_samples_differ_over_ranks", step=step + 1)
+            yield message("step_samples_differ_over_ranks", step=step)
         else:
-            yield message("samples_of_step", step=step + 1, samples=samples, step_samples=declared)
+            yield message("samples_of_step", step=step, samples=samples, step_samples=declared)
     # The global batch: a step may have fewer samples, but not more.
     recipe = plan.recipe
     max_samples = recipe["micro_batch_size"] * recipe["grad_accum_steps"] * len(run.ranks)
     large_steps = np.flatnonzero(series.samples > max_samples)
     if len(large_steps):
-        step = int(large_steps[0])
-        samples = int(series.samples[step])
+        index = int(large_steps[0])
+        samples = int(series.samples[index])
         yield message(
-            "samples_above_global_batch", step=step + 1, most=max_samples, samples=samples
+            "samples_above_global_batch", step=index + 1, most=max_samples, samples=samples
         )
 
 

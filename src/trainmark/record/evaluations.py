@@ -31,7 +31,8 @@ class CombinedScores:
     """What all ranks scored in one evaluation.
 
     Args:
-        of_ranks: scores of each rank; ``events.schema.Scored`` has the meaning of the fields.
+        of_ranks: what each rank scored: how many rows, the sums of their scores and weights, and
+            counts of their keys, which are hashes by which equal rows are found.
     """
 
     of_ranks: Sequence[Scored]

@@ -534,7 +534,7 @@ def _find_energy(
     if not reasons:
         # The start and the end of the interval lie between two readings of a counter, where its
         # value is interpolated. ``between_s`` is the time between such two readings: the longest
-        # over all counters.
+        # over all counters. Without a reason both are known: the 0.0 is only for the type checker.
         between_s = max(use.energy.between_s or 0.0 for use in uses)
         joules = sum(use.energy.joules or 0.0 for use in uses)
         code = "energy_of_packages" if on_host else "energy_of_devices"

@@ -39,17 +39,20 @@ _LOSS_DIGITS = 7  # significant ones; record.json has them all
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IndexRecord:
-    """One result of one case, its fields named and ordered as the keys of the JSON line.
+    """One result of a run, as one line of JSON that public collections of results import.
+
+    The fields have the names and the order of the keys of that line.
 
     Args:
         log_file: the log from which it was read.
-        model_name: what ran, ``nlp_gpt_sp_bs8_fp32_1``.
-        mission_name: one of ``MISSIONS``; empty: no mission.
-        direction_id: key of ``DIRECTIONS``.
+        model_name: what ran, such as ``nlp_gpt_sp_bs8_fp32_1``.
+        mission_name: the kind of task, one of ``MISSIONS``, such as 语言模型 (language model);
+            empty: it is not stated.
+        direction_id: the field of research, a key of ``DIRECTIONS``, such as 1 for NLP.
         run_mode: ``sp`` one process, ``mp`` several.
-        index: key of ``INDEXES``: what FINAL_RESULT is.
+        index: what FINAL_RESULT is, a key of ``INDEXES``, such as 1 for the speed.
         gpu_num: devices of the job.
-        FINAL_RESULT: the figure, of the whole job, in UNIT.
+        FINAL_RESULT: the value, of the whole job, in UNIT.
         JOB_FAIL_FLAG: 0 or 1; 1 whenever FINAL_RESULT is zero.
         UNIT: ``tokens/s``, ``samples/s``, ``MiB``.
         LOSS_RESULT: the loss at the end; like the next ones, None: the key is omitted.

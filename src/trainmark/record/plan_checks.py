@@ -214,7 +214,10 @@ def _list_checked_labels(plan: Plan) -> list[str]:
 
 
 def _list_expected_labels(plan: Plan, recipe: Recipe) -> list[str]:
-    """Return the labels that follow from a plan and its recipe, without those of the machine."""
+    """Return the labels that follow from a plan and its recipe, sorted.
+
+    Labels that depend on the machine, such as ``oversubscribed``, are left out.
+    """
     nodes_by_ranks = f"{plan.nnodes}x{plan.nproc}"  # such as 1x8
     has_no_target = recipe.target_value is None
     # On real data, a run that does not start from the published weights reaches a quality that
