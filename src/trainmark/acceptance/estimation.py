@@ -128,7 +128,10 @@ def compute_medians(
 
 
 def compute_lower_medians(values: Floats, group: Integers, num_groups: int) -> Floats:
-    """Return the lower median of the values of each group, see ``compute_medians``."""
+    """Return the lower median of the values of each group; NaN for a group without values.
+
+    Of an even number of values the lower median is the lower of the two in the middle.
+    """
     return compute_medians(values, group, num_groups, lower=True)
 
 

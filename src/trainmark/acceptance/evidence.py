@@ -156,7 +156,7 @@ class Evidence:
     Args:
         nodes: the last ``Joined`` of each node.
         results: of all ranks of a team, by phase, round and members.
-        failures: why a team measured nothing, unless it did in a later session.
+        failures: why a team measured nothing, unless it did in another session.
         malformed_lines: number of lines that are no events; a node that was killed leaves one at
             most.
         _arrivals: session, node and name of each barrier at which a node arrived.

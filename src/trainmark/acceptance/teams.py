@@ -95,6 +95,8 @@ def measure_teams(
 ) -> list[TeamOutcome]:
     """Let the teams of a round measure at the same time, and return how it ended for each.
 
+    A team is devices that train together, with one rank for each.
+
     Args:
         setup: environment in which the ranks of this machine start.
         log: gets what ranks print to standard error.

@@ -217,8 +217,9 @@ class Times:
 def collect_times(evidence: Evidence, alone_phase: str) -> dict[str, Times]:
     """Return the times of each quantity, by its name.
 
-    In a team the slowest rank counts. Of the windows of a round only the median counts: windows are
-    measured by one process at one time, so that they differ less than rounds do.
+    In a team the slowest rank counts. A window is a piece of a training that is timed as a whole;
+    of other quantities, such as a copy, it is one repeat. Of the windows of a round only the median
+    counts: they are measured by one process at one time, so that they differ less than rounds do.
 
     Args:
         evidence: ``results`` has the results of a team's ranks by phase, round and members.
@@ -241,6 +242,9 @@ def collect_times(evidence: Evidence, alone_phase: str) -> dict[str, Times]:
 def _compute_slowest_rank_s(results: Sequence[RankResult], quantity: str) -> float:
     """Return the median time of a team's windows; the time of a window is its slowest rank's.
 
+    A window is a piece of a training that is timed as a whole, or one repeat of a copy, for
+    instance.
+
     Args:
         results: of the ranks of a team in one round; all of them measured the quantity, in the same
             number of windows.
@@ -253,7 +257,8 @@ def _compute_slowest_rank_s(results: Sequence[RankResult], quantity: str) -> flo
 def find_slowest_rank_s(results: Sequence[RankResult], quantity: str) -> float | None:
     """Return the time of a team in a round: the median of its windows, by the slowest rank.
 
-    None unless all ranks measured the quantity, the same number of times.
+    A window is a piece of a training that is timed as a whole, or one repeat of a copy, for
+    instance. None unless all ranks measured the quantity, the same number of times.
 
     Args:
         results: of the ranks of the team in this round.
@@ -266,8 +271,9 @@ def find_slowest_rank_s(results: Sequence[RankResult], quantity: str) -> float |
 def _list_common_quantities(results: Sequence[RankResult]) -> list[str]:
     """Return the quantities that all ranks measured, the same number of times.
 
-    The first time of each rank is that of the first window, and so on. So the slowest rank of every
-    window is known only if all ranks have the same number of times.
+    A rank has one time for each window, a piece of the training that is timed as a whole, in their
+    order. So the slowest rank of every window is known only if all ranks have the same number of
+    times.
 
     Args:
         results: of the ranks of a team in one round; ``seconds`` has their times by quantity.
@@ -289,7 +295,7 @@ def judge_times(
     rates_worse_by: float,
     find_baseline: FindBaseline | None = None,
 ) -> list[tuple[str, str]]:
-    """Judge every quantity within each peer group.
+    """Judge every quantity within each peer group, which is members of the same product.
 
     Only the training step decides whether a member is undecided: other quantities can only make
     it fail.

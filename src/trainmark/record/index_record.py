@@ -164,8 +164,9 @@ def list_index_records(record: Record) -> list[IndexRecord]:
     memory in use in MiB.
 
     A run that did not pass, or whose evidence contradicts its record, is flagged and its results
-    are 0, so that a reader who overlooks the flag does not quote a speed. So is a run that passed
-    without a step after its warm-up: it has no speed. ``record.json`` has the measured figures.
+    are 0, so that a reader who overlooks the flag does not quote a speed. Of a run that passed
+    without a step after its warm-up, only the speed is flagged and 0, because it is not known.
+    ``record.json`` has the measured figures.
 
     Returns:
         Speed, then memory; an empty list for a case that states no mission, which is the kind of

@@ -57,7 +57,11 @@ _FORMATTER = _SentenceFormatter()
 
 
 def fill_sentence(sentence: str, values: Mapping[str, Any]) -> str:
-    """Return a sentence with its placeholders filled; see ``_SentenceFormatter`` for formats."""
+    """Return a sentence with its placeholders, such as ``{share:.1%}``, filled.
+
+    Besides the formats of ``str.format`` there are those for two texts, such as
+    ``{steps:=step|steps}``, of which the value chooses one.
+    """
     return _FORMATTER.vformat(sentence, (), values)
 
 

@@ -72,7 +72,8 @@ _SEVERITY_ARG_OF_CODE = {
     "trust_cv": "cv",
     "trust_swing": "swing",
 }
-# Missing evidence lowers the grade but is not a disagreement, so the exit code does not change.
+# Codes of reasons why nothing was compared with the evidence. They lower the grade, but are no
+# disagreement, so that the exit code does not change.
 _UNPROVEN = {
     "evidence_absent",
     "evidence_case_absent",
@@ -82,12 +83,16 @@ _UNPROVEN = {
 
 
 def is_refuted(trust: Trust) -> bool:
-    """Tell whether evidence contradicts the record, rather than being missing."""
+    """Tell whether evidence contradicts the record, rather than being absent as a whole."""
     return any(is_refuting(reason.code) for reason in trust.reasons)
 
 
 def is_refuting(code: str) -> bool:
-    """Tell whether a reason is that evidence contradicts the record."""
+    """Tell whether a reason is that evidence contradicts the record.
+
+    A single file that is missing contradicts the record, which lists it. ``_UNPROVEN`` has the
+    codes that say why nothing was compared, such as that there is no evidence at all.
+    """
     return code.startswith("evidence_") and code not in _UNPROVEN
 
 

@@ -55,12 +55,14 @@ _NOT_COMPARED = {"suite", "evidence", "verification"}
 def check_record(record: Record, folder: Path, *, max_bytes: int | None = None) -> Record:
     """Return ``record`` with its verification, and with the problems as reasons in its trust.
 
-    The verification is ``contradicted`` if its evidence or its own values contradict it, else
-    ``unverified`` if evidence is missing or was not read, else ``verified``.
+    The verification is ``contradicted`` if its own values contradict each other, or if its evidence
+    does, to which a single missing file belongs. It is ``unverified`` if there is no evidence at
+    all, or if it was not compared. Else it is ``verified``.
 
     Args:
         folder: where its evidence, the files of the run, would be.
-        max_bytes: if the record lists more evidence, none is read; None: any amount is read.
+        max_bytes: if the record lists more evidence, none is read, so that a caller with many
+            records need not wait; None: any amount is read.
     """
     total_bytes = sum(file.bytes for file in record.evidence)
     if max_bytes is not None and total_bytes > max_bytes:
