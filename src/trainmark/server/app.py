@@ -76,14 +76,16 @@ def create_app(store: str | None, **limits: int) -> Starlette:
 def _answer_error(request: Request, error: Any) -> Response:
     """Return the answer to a request that ended with an error of the program.
 
-    Paths of files on the server are written to its log only.
+    Paths of files on the server are written to its log only. A browser that asks for a comparison
+    gets a page, any other client JSON.
     """
     status = 400  # for a ``UsageError``
     # A body that was not read would be taken for the next request.
     headers = {"Connection": "close"} if request.method == "POST" else {}
     if isinstance(error, RefusedRequestError):
         status = error.status
-        headers |= {"WWW-Authenticate": "Bearer"} if status == 401 else {}
+        if status == 401:
+            headers["WWW-Authenticate"] = "Bearer"
     elif not isinstance(error, UsageError):
         LOG.warning("%s", error)
         if isinstance(error, EnvironmentFault):
@@ -94,7 +96,7 @@ def _answer_error(request: Request, error: Any) -> Response:
             status = 404
             error = TrainmarkError(error.what)
     if request.url.path.endswith("/compare"):
-        # served: the page has links that need a server.
+        # ``served``: the page has links that need a server.
         links = Links("compare", _choose_language(request), served=True)
         return HTMLResponse(build_error_page(error, links), status, headers)
     parts = {"what": error.what, "where": error.where, "rule": error.rule, "fix": error.fix}

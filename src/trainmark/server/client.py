@@ -62,7 +62,7 @@ def open_client(address: str, transport: httpx2.BaseTransport | None = None) -> 
         raise UsageError(
             "no token is set", fix=f"run `{TOKEN_VARIABLE}=$(cat FILE) trainmark bundle …`"
         )
-    with suppress(httpx2.InvalidURL):
+    with suppress(httpx2.InvalidURL):  # refused below, as an address without TLS
         url = httpx2.URL(address)
         # Without TLS, the token could be read on the way.
         if url.host and (url.scheme == "https" or url.host in _THIS_MACHINE):
@@ -75,8 +75,7 @@ def open_client(address: str, transport: httpx2.BaseTransport | None = None) -> 
             )
     rule = (
         "the address must be https://HOST:PORT, so that nobody can read the token in transit; "
-        "http is only allowed "
-        "for this machine"
+        "http is only allowed for this machine"
     )
     raise UsageError("not a valid server address", where=address, rule=rule)
 
@@ -102,7 +101,8 @@ def send_bundle(server: httpx2.Client, file: Path) -> StoredBundle:
     status_line = f"{answer.status_code} {answer.reason_phrase}"
     what = f"the answer does not come from a Trainmark server: {status_line}"
     parts: dict[str, Any] = {}  # where, rule and fix of the server's error
-    with suppress(ValueError, KeyError, TypeError):  # the answer of a proxy is not our JSON
+    # If a proxy answered, its body is not our JSON, and ``what`` stays as above.
+    with suppress(ValueError, KeyError, TypeError):
         if answer.is_success:
             stored = StoredBundle.model_validate_json(answer.content)
             for run in stored.runs:

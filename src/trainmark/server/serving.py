@@ -182,7 +182,7 @@ class Serving:
                 self.index.refresh()
                 version = self.index.read_version()
                 if version != self._written_version:
-                    # served: the pages have links to `/compare`, and files are stored compressed.
+                    # ``served``: the pages have links to `/compare`; files are stored compressed.
                     write_site(self.index, self.site, served=True)
                     self._written_version = version
                 self.fault = None

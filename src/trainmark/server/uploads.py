@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 BUNDLE = f"bundle{ENDING}"
 _MAX_UNPACKED_BYTES = 4 << 30
-_VERIFY_LOCK = threading.Lock()  # one at a time, because verifying keeps a core busy
+_VERIFY_LOCK = threading.Lock()  # held while a bundle is verified
 
 
 async def store_upload(request: Request, serving: Serving) -> tuple[StoredBundle, bool]:
@@ -80,6 +80,7 @@ async def _receive_body(request: Request, folder: Path, max_bytes: int) -> str:
         try:
             async for chunk in request.stream():
                 size += len(chunk)
+                # Checked here too, because a client may announce no size.
                 if size > max_bytes:
                     raise RefusedRequestError(413, "the upload is too large", rule=rule)
                 digest.update(chunk)
@@ -101,6 +102,7 @@ def _store_bundle(serving: Serving, folder: Path, digest: str) -> tuple[StoredBu
         The stored bundle, and whether it is new.
     """
     target = serving.data / digest
+    # One bundle at a time, because verifying keeps a core busy.
     with _VERIFY_LOCK:
         is_new = not target.exists()
         if is_new:
