@@ -48,7 +48,7 @@ def accept(
     as_json: Json = False,
     lang: Lang = "en",
     quiet: Quiet = False,
-    **fields: Any,
+    **fields: Any,  # the options of `add_model_options` that the user gave
 ) -> None:
     """Find devices, nodes and links that are slow or give wrong results.
 

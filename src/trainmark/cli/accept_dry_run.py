@@ -26,6 +26,9 @@ _MAX_SHOWN_MEMBERS = 4  # of a team
 def print_accept_dry_run(acceptance: Acceptance | OpenedSession, *, as_json: bool) -> None:
     """Print the phases, times and rounds of an acceptance test, and the command that starts it.
 
+    A phase measures all devices or nodes in one way, for example alone or in pairs; a round is what
+    it measures at the same time.
+
     Args:
         acceptance: of this machine's devices, or of a launcher's nodes (``OpenedSession``).
         as_json: print all rounds, as JSON.

@@ -83,6 +83,7 @@ def _push(paths: Sequence[Path], url: str) -> None:
     has_failed = False
     with open_client(url) as server, tempfile.TemporaryDirectory() as folder:
         for path in paths:
+            # A run is the list of its launches' folders; a bundle counts as a run with one launch.
             is_bundle = path.name.endswith(ENDING)
             runs = [[path]] if is_bundle else find_runs(path)
             for launches in runs:

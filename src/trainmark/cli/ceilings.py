@@ -33,7 +33,7 @@ def ceilings(
     ] = 3.0,
     lang: Lang = "en",
     as_json: Json = False,
-    **fields: Any,
+    **fields: Any,  # the options of `add_model_options` that the user gave
 ) -> None:
     """Measure matmul, memory, transfer and collective rates of this machine."""
     from trainmark.launch.processes import note_stop_signals

@@ -44,7 +44,7 @@ def check(
     ] = 100,
     as_json: Json = False,
     lang: Lang = "en",
-    **fields: Any,
+    **fields: Any,  # the options of `add_model_options` that the user gave
 ) -> None:
     """Check your case by running it with one rank and with two, and report all faults.
 

@@ -37,7 +37,7 @@ def doctor(
     as_json: Json = False,
     quiet: Quiet = False,
     lang: Lang = "en",
-    **fields: Any,
+    **fields: Any,  # the options of `add_model_options` that the user gave
 ) -> None:
     """Find problems that would fail a run or skew its results, and suggest a fix for each.
 

@@ -204,7 +204,7 @@ def _find_earlier_run(plan: Plan, store: Path) -> EarlierRun | None:
     # A new plan may hold a value in another type than a record that was read from JSON. Both are
     # converted to JSON values, so that equal ones compare equal.
     planned_work = to_jsonable_python(describe_planned_work(plan))
-    for _, launches_of_run in read_newest_runs(store):
+    for _, launches_of_run in read_newest_runs(store):  # the newest first
         for record in launches_of_run:
             took_s = record.figure("e2e_time")
             work = to_jsonable_python(describe_planned_work(record.plan))

@@ -65,34 +65,35 @@ def gate(
     """
     from trainmark.judge.comparison.gate import combine_exit_codes
     from trainmark.pages.judgements import to_junit
-    from trainmark.results.selection import Selection
 
     if not (baseline or history):
         raise UsageError("nothing to check against", fix="add --baseline RUNS or --history RUNS")
-    if junit and not junit.absolute().parent.is_dir():
+    if junit is not None:
+        _require_folder(junit)
+    checked = select_records(runs)
+    baseline_runs = select_records(baseline) if baseline else None
+    earlier_runs = select_records(history) if history else None
+    selections = [x for x in (checked, baseline_runs, earlier_runs) if x is not None]
+    if not unverified:
+        _refuse_unverified(selections)
+    judgements = _judge_runs(
+        checked, baseline_runs, earlier_runs, figures=figure or (), worse_by=worse_by
+    )
+    code = choose_exit_code(combine_exit_codes(judgements), selections)
+    if junit is not None:
+        write_text(junit, to_junit(judgements, lang))
+    _print_judgements(judgements, code, lang, as_json=as_json)
+    raise typer.Exit(code)
+
+
+def _require_folder(junit: Path) -> None:
+    """Raise ``UsageError`` if the folder of a file is missing, before any record is read."""
+    if not junit.absolute().parent.is_dir():
         raise UsageError(
             "no such folder",
             where=f"--junit {junit}",
             fix="create the folder, or choose another one",
         )
-    checked = select_records(runs)
-    baseline_runs = select_records(baseline) if baseline else Selection()
-    earlier_runs = select_records(history) if history else Selection()
-    selections = [checked, baseline_runs, earlier_runs]
-    if not unverified:
-        _refuse_unverified(selections)
-    judgements = _judge_runs(
-        checked,
-        baseline_runs if baseline else None,
-        earlier_runs if history else None,
-        figures=figure or (),
-        worse_by=worse_by,
-    )
-    code = choose_exit_code(combine_exit_codes(judgements), selections)
-    if junit:
-        write_text(junit, to_junit(judgements, lang))
-    _print_judgements(judgements, code, lang, as_json=as_json)
-    raise typer.Exit(code)
 
 
 def _judge_runs(

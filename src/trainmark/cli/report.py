@@ -84,14 +84,9 @@ def report(
     is 1 if a record cannot be read or does not match its raw events; all other records are still
     shown.
     """
-    from trainmark.record.work import reject_duplicates
-    from trainmark.results.selection import select_results
-
-    form_to_write = form or ("json" if as_json else _choose_form(output))
+    form_to_write = _choose_form(form, output, as_json=as_json)
     _refuse_contradicting_options(form_to_write, output, chart)
-    selection = select_results(runs or [], rows=False)  # no published rows: only runs have a page
-    # A run that is given twice is an error.
-    reject_duplicates(record.run_id for record in selection.records)
+    selection = _select_runs(runs or [])
     if as_json:  # also if --format names another form
         records = [record.model_dump(mode="json") for record in selection.records]
         write_text(output, json.dumps(records, ensure_ascii=False) + "\n")
@@ -102,6 +97,20 @@ def report(
         else:
             _write_pages(pages, form_to_write, output, lang, chart)
     fail_if_damaged(selection)
+
+
+def _select_runs(words: Sequence[str]) -> Selection:
+    """Return the records that words name; empty: that of the newest run.
+
+    Raises:
+        UsageError: a run is given twice, so that its launches would count twice.
+    """
+    from trainmark.record.work import reject_duplicates
+    from trainmark.results.selection import select_results
+
+    selection = select_results(words, rows=False)  # no published rows: only runs have a page
+    reject_duplicates(record.run_id for record in selection.records)
+    return selection
 
 
 def _refuse_contradicting_options(form: str, output: Path | None, chart: str | None) -> None:
@@ -237,7 +246,25 @@ def _write_pages(
         write_bytes(output, to_png(choose_chart(pages, chart), lang))
 
 
-def _choose_form(output: Path | None) -> str:
+def _choose_form(form: str | None, output: Path | None, *, as_json: bool) -> str:
+    """Return the form of a report: that of ``--format``, else ``json`` or that of the file.
+
+    Args:
+        form: the option ``--format``; None: it is not given.
+        output: the file to write; None: the report is printed.
+        as_json: whether ``--json`` is given.
+
+    Raises:
+        UsageError: no form has the ending of the file.
+    """
+    if form is not None:
+        return form
+    if as_json:
+        return "json"
+    return _infer_form(output)
+
+
+def _infer_form(output: Path | None) -> str:
     """Return the form of a report that the ending of a file stands for.
 
     Args:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from trainmark.cli.options import Json, Lang, Store, complete_with
 from trainmark.cli.output import print_json, print_remark, print_text
 from trainmark.errors import EXIT_FAILED
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from trainmark.results.store.query import Listing
 
 EXAMPLES = """\
   trainmark results                                       the newest runs under ./runs
@@ -70,15 +75,29 @@ def results(
     if as_json:
         print_json(display.to_listing_json(listing, failed))
     else:
-        if listing.rows:
-            shown = listing if columns else display.add_differing_settings(listing)
-            typer.echo(display.build_listing_table(shown, lang, are_columns_chosen=bool(columns)))
-        else:
-            print_remark(f"no run in {index.folder} matches the filters")
+        _print_table(listing, index.folder, lang, are_columns_chosen=bool(columns))
         for line in display.list_remarks(listing, failed, lang):
             print_text(line, err=True)
     if failed:
         raise typer.Exit(EXIT_FAILED)
+
+
+def _print_table(listing: Listing, store: Path, lang: str, *, are_columns_chosen: bool) -> None:
+    """Print the rows of a listing, or a remark if there are none.
+
+    Args:
+        store: folder of the runs, for the remark.
+        are_columns_chosen: whether the user chose the columns; if not, each setting of the recipe
+            that differs between launches of a case gets a column.
+    """
+    from trainmark.pages import results as display
+
+    if not listing.rows:
+        print_remark(f"no run in {store} matches the filters")
+        return
+    if not are_columns_chosen:
+        listing = display.add_differing_settings(listing)
+    typer.echo(display.build_listing_table(listing, lang, are_columns_chosen=are_columns_chosen))
 
 
 def _choose_columns(columns: str | None, *, as_json: bool) -> list[str] | None:

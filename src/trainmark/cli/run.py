@@ -72,7 +72,7 @@ def run(
     as_json: Json = False,
     lang: Lang = "en",
     quiet: Quiet = False,
-    **fields: Any,
+    **fields: Any,  # the options of `add_model_options` that the user gave
 ) -> None:
     """Run a case or a plan file, measure it, and write a record, even if it fails.
 
@@ -80,28 +80,21 @@ def run(
     """
     from trainmark.api import select_followers
     from trainmark.plan.plan_file import is_plan_file
-    from trainmark.plan.recipes import parse_assignments
 
-    if attach is None:
-        _check_new_run(case, cancel=cancel)
-    else:
+    if attach is not None:
         has_run_options = detach or dry_run or bool(fields.keys() - {"follow"})
         _check_attach(case, has_run_options=has_run_options)
-    followers = select_followers(fields.get("follow"))
-    if attach is not None:
+        followers = select_followers(fields.get("follow"))
         _attach(attach, followers, lang, cancel=cancel, as_json=as_json, quiet=quiet)
         return
-    if "witness" in fields:  # --witness is given: the words are a program with its arguments
-        fields |= {"case": WITNESSED, "command": (case, *(overrides or []))}
-    else:
-        fields |= {"case": case, "overrides": parse_assignments(overrides or []) or None}
-    request = RunRequest.build(**fields)
+    _check_new_run(case, cancel=cancel)
+    followers = select_followers(fields.get("follow"))
+    request = _build_request(case, overrides or [], fields)
     if is_plan_file(request.case):
         if detach:
             raise UsageError("--detach cannot be used with a plan file", where=case)
-        # It takes no followers: each run of a plan file has its own, from `request.follow` (the
-        # words of --follow) or else from the file. For a plan file, `select_followers` above only
-        # checks that the programs of --follow are installed.
+        # Without `followers`: each run of the file selects its own, from `request.follow` or from
+        # the file. They were selected above only to check that their programs are installed.
         _run_plan_file(request, lang, dry_run=dry_run, as_json=as_json, quiet=quiet)
         return
     _run_case(
@@ -145,6 +138,25 @@ def _check_attach(case: str, *, has_run_options: bool) -> None:
             rule="only --cancel, --follow, --json, --lang and --quiet can be added to --attach",
             fix="remove all other options, or remove --attach",
         )
+
+
+def _build_request(case: str, words: Sequence[str], fields: dict[str, Any]) -> RunRequest:
+    """Return what the user asks to run, from the words and the options of the command.
+
+    Args:
+        case: the first word: a case or a plan file. With ``--witness``, it is a user's own program,
+            which the run starts and observes.
+        words: after the first: recipe fields to change, or the arguments of the program.
+        fields: the values of the options, by the names of fields of ``RunRequest``.
+
+    Raises:
+        UsageError: a word or an option is not valid.
+    """
+    from trainmark.plan.recipes import parse_assignments
+
+    if "witness" in fields:
+        return RunRequest.build(**fields, case=WITNESSED, command=(case, *words))
+    return RunRequest.build(**fields, case=case, overrides=parse_assignments(words) or None)
 
 
 def _attach(
