@@ -20,9 +20,12 @@ _SITE_DIR = Path(__file__).with_name("site")
 
 
 def make_probe_variables(run_dir: Path, variables: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment variables that make an interpreter load the probe.
+    """Return the environment variables that make a Python interpreter load the probe.
+
+    The probe is the code of this package that measures a user's own program from inside.
 
     Args:
+        run_dir: folder to which the probe writes what it measures.
         variables: the environment in which the program is started.
     """
     paths = [str(_SITE_DIR)]  # first, so that Python imports the ``sitecustomize`` in it

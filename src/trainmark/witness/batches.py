@@ -60,8 +60,10 @@ class BatchCounter:
 
     Attributes:
         trained_ids: ids of the data sets that are trained on.
+        _fetches: the batches since the last step, of all data sets.
         _last_dataset_id: id of the data set of the last batch.
         _num_steps_without_batch: number of steps in a row without a batch of these data sets.
+        _rows: digests of the first rows of each data set, by its id.
     """
 
     sample_dimension: int = 0
@@ -70,7 +72,7 @@ class BatchCounter:
     _fetches: list[Fetch] = field(default_factory=list)
     _last_dataset_id: int | None = None
     _num_steps_without_batch: int = 0
-    _rows: dict[int, _FirstRows] = field(default_factory=dict)  # by id of the data set
+    _rows: dict[int, _FirstRows] = field(default_factory=dict)
 
     def add(
         self, dataset_id: int, batch: Any, marks: tuple[Any, Any], *, iterator_id: int = 0
@@ -170,12 +172,13 @@ def _find_inputs(batch: Any) -> Any | None:
 
 
 def _iterate_tensors(batch: Any, depth: int) -> Iterator[Any]:
-    """Yield the tensors of a batch that have a dimension.
+    """Yield the tensors of a batch, without scalars.
 
     Args:
+        batch: a tensor, or a list or mapping of batches; anything else has no tensors.
         depth: levels of lists and mappings in which tensors are still looked for.
     """
-    if hasattr(batch, "dim") and hasattr(batch, "shape"):
+    if hasattr(batch, "dim") and hasattr(batch, "shape"):  # a tensor; torch is not imported here
         if batch.dim():
             yield batch
         return

@@ -29,6 +29,7 @@ class FlopCounter:
     Attributes:
         step_flops: FLOPs of the step; None: no step was counted yet.
         matmul_type: type of the operands of most of these FLOPs, such as ``bfloat16``.
+        _watch: counts the current step; None: the current step is not counted.
     """
 
     def __init__(self) -> None:

@@ -9,6 +9,7 @@ with the measurement.
 from __future__ import annotations
 
 import re
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,10 +29,12 @@ _MAX_RAW_CHARS = 300
 
 
 def read_printed(run_dir: Path, witness: Witness) -> list[dict[str, Any]]:
-    """Return the speeds that a program printed, with an entry for each group of its pattern.
+    """Return the speeds that a program printed.
 
-    An entry has the group's name, the number of its values, these values in order (evenly spread
-    ones if there are too many), and the first line that has a value.
+    The user's witness file, which describes the program, has a regular expression for lines with
+    speeds. Each of its named groups gives an entry: the group's name, the number of its values,
+    these values in order (evenly spread ones if there are too many), and the first line that has a
+    value.
     """
     if witness.spec.speed_line is None:
         return []
@@ -100,6 +103,6 @@ def _iterate_output(paths: Iterable[Path]) -> Iterator[str]:
     """
     for path in paths:
         with path.open("rb") as file:
-            while line := file.readline(_MAX_LINE_BYTES):
+            for line in iter(partial(file.readline, _MAX_LINE_BYTES), b""):  # b"": the end
                 # A progress bar returns to the start of its line with \r.
                 yield from re.split(r"[\r\n]+", line.decode("utf-8", "replace"))

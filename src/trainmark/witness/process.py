@@ -44,15 +44,21 @@ class EarlyBatch(NamedTuple):
 
 
 class WitnessedProcess:
-    """This process, which is a rank, may become one, or never will.
+    """A process of the user's program: it is a rank, may become one, or never will.
+
+    It becomes a rank with its first backward pass.
 
     Args:
+        run_dir: folder of the run, with a file of events for each rank.
         start_ns: time at which the process started.
 
     Attributes:
         rank: the rank that this process is; None: it is not a rank.
         last_request_ns: time at which the program last asked for a batch.
         early_batch: the last batch before the process became a rank; None: there was none.
+        _early_optimizer: the optimizer that is stepping before the process is a rank; None: none.
+        _is_watching: whether the hooks in torch still report to this object.
+        _events: writes the file of the rank; None: the process has not claimed to be a rank.
     """
 
     def __init__(self, run_dir: Path, start_ns: int) -> None:
@@ -68,8 +74,7 @@ class WitnessedProcess:
         # results were written.
         self._is_watching = True
         self._pid = os.getpid()  # a forked child has another one
-        # Writes the file of a rank; None: this process has not claimed to be one.
-        self._events: EventWriter | None = None
+        self._events: EventWriter | None = None  # None: this process has not claimed to be a rank
 
     @property
     def is_watching(self) -> bool:
@@ -86,7 +91,10 @@ class WitnessedProcess:
         self.rank = None
 
     def become_child(self) -> None:
-        """Reset the state in a forked child, which is no rank until it trains itself."""
+        """Reset the state in a forked child, which is no rank until it trains itself.
+
+        Its parent writes the events of the rank.
+        """
         self.rank = None
         self._events = None
         self._pid = os.getpid()
@@ -99,6 +107,7 @@ class WitnessedProcess:
         plan = json.loads((self.run_dir / "plan.json").read_bytes())
         rank_number, world_size = _find_rank(torch_module)
         planned_world_size = plan["nnodes"] * plan["nproc"]
+        # Of several processes with this number, the one that creates the file is the rank.
         if not _create_file(self.run_dir / name_rank_file(rank_number)):
             self._refuse(rank_number, "witness_rank_twice", rank=rank_number)
             return None
@@ -231,6 +240,7 @@ def _find_rank(torch_module: Any) -> tuple[int, int]:
     distributed = torch_module.distributed
     if distributed.is_available() and distributed.is_initialized():
         return distributed.get_rank(), distributed.get_world_size()
+    # Without a process group: the variables of the process that started this one, else one rank.
     return int(os.environ.get("RANK") or 0), int(os.environ.get("WORLD_SIZE") or 1)
 
 
@@ -342,9 +352,8 @@ def _save_stacks_on_signal(run_dir: Path, rank_number: int) -> None:
     """From now on, save the stacks of this rank's threads when the launcher sends the signal."""
     from trainmark.rank.worker import STACKS_SIGNAL, format_stacks_name
 
-    file = (run_dir / format_stacks_name(rank_number)).open(
-        "w"
-    )  # stays open until the process ends
+    path = run_dir / format_stacks_name(rank_number)
+    file = path.open("w")  # stays open until the process ends
     faulthandler.register(STACKS_SIGNAL, file=file, all_threads=True)
 
 

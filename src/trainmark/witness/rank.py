@@ -108,14 +108,39 @@ class _WaitingWindow(NamedTuple):
 
 @dataclass(slots=True, kw_only=True)
 class WitnessedRank:
-    """One rank of a program: its windows, its checks, its events.
+    """One rank of a user's program: it measures the steps, checks the weights and writes events.
+
+    Steps are measured in windows: steps in a row, with one synchronisation of the device at their
+    end. A window ends when it has its number of steps, or when the program pauses the training for
+    an evaluation or a checkpoint.
 
     Args:
+        stated: what the user states about a step.
         clock: returns nanoseconds.
+        weights: the tensors that the program's optimizers change, and their checks.
+        flops: counts the FLOPs of one step.
+        batches: the batches that the program's loaders yield.
         count_graphs: returns the number of graphs that torch has compiled.
 
     Attributes:
         steps: number of training steps.
+        _training_end_ns: end of the last window or pause so far.
+        _window: the window in progress; None: the training is paused.
+        _step: the step in progress.
+        _stepping_ids: ids of the optimizers that are stepping now: one may step others.
+        _stepped_ids: ids of the optimizers that have stepped in this training step.
+        _optimizer_steps: number of steps of each optimizer, by its id.
+        _pause: what the program pauses for, and since when in nanoseconds; None: it trains.
+        _window_steps: steps of the next window, if the user does not state them.
+        _num_graphs: graphs that were compiled until the end of the last window.
+        _waiting: windows whose events are not written yet, because the FLOPs of a step may still
+            be counted.
+        _fetched_counts: samples and tokens of the batches of each step.
+        _num_without_batch: steps without a batch whose samples can be counted.
+        _num_without_backward: steps without a backward pass.
+        _micro_batches: number of backward passes of each step.
+        _last_losses: losses of the steps of the last window.
+        _pending_check_ns: time of the checks before pauses, which no event has yet.
     """
 
     stated: StatedStep
@@ -128,23 +153,23 @@ class WitnessedRank:
     count_graphs: Callable[[], int]
     steps: int = 0
     _training_start_ns: int = 0
-    _training_end_ns: int = 0  # so far: end of the last window or pause
+    _training_end_ns: int = 0
     _window: _Window | None = None
     _step: _Step = field(default_factory=_Step)
-    _stepped_ids: set[int] = field(default_factory=set)  # optimizers that stepped in this step
-    _pause: tuple[Pause, int] | None = None  # with its start in nanoseconds; None: it trains
-    _window_steps: int = 1  # steps of the next window, if the file does not set them
-    _num_graphs: int = 0  # graphs that were compiled until the end of the last window
-    _waiting: list[_WaitingWindow] = field(default_factory=list)  # for the FLOPs of a step
-    _fetched_counts: list[Counts] = field(default_factory=list)  # of each step
-    _num_without_batch: int = 0  # steps without a batch whose samples can be counted
-    _num_without_backward: int = 0  # steps
-    _micro_batches: list[int] = field(default_factory=list)  # of each step
-    _last_losses: list[float] = field(default_factory=list)  # of the last window
-    _optimizer_steps: dict[int, int] = field(default_factory=dict)  # by the optimizer's id
-    _stepping_ids: list[int] = field(default_factory=list)  # an optimizer may step others
+    _stepping_ids: list[int] = field(default_factory=list)
+    _stepped_ids: set[int] = field(default_factory=set)
+    _optimizer_steps: dict[int, int] = field(default_factory=dict)
+    _pause: tuple[Pause, int] | None = None
+    _window_steps: int = 1
+    _num_graphs: int = 0
+    _waiting: list[_WaitingWindow] = field(default_factory=list)
+    _fetched_counts: list[Counts] = field(default_factory=list)
+    _num_without_batch: int = 0
+    _num_without_backward: int = 0
+    _micro_batches: list[int] = field(default_factory=list)
+    _last_losses: list[float] = field(default_factory=list)
     _num_evaluations: int = 0
-    _pending_check_ns: int = 0  # time of checks before pauses; no event has it yet
+    _pending_check_ns: int = 0
 
     def begin(self, start_ns: int) -> None:
         """Start the first window.
@@ -164,7 +189,7 @@ class WitnessedRank:
         Args:
             loss: the loss, a scalar on the device; None: it is not a single number.
         """
-        self.resume()
+        self.resume()  # a backward pass is training: a pause ends
         self.batches.note_backward()
         self._step.backwards += 1
         if loss is not None:
@@ -429,7 +454,9 @@ class WitnessedRank:
         if len(self._micro_batches) < _MAX_KEPT_COUNTS:
             self._micro_batches.append(step.backwards)
         # What the user states takes precedence over what the batches hold.
-        return self.stated.counts or fetched or Counts()
+        if self.stated.counts is not None:
+            return self.stated.counts
+        return Counts() if fetched is None else fetched
 
     def _read_losses(self, steps: list[_Step]) -> list[float | None]:
         """Return the mean loss of each step's backward passes, read in one copy.

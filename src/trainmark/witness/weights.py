@@ -38,11 +38,11 @@ class _LiveDigest:
 
     def sample(self) -> bytes:
         """Return a digest of parts of the tensors."""
-        return TensorDigest(self._weights.collect()).sample()
+        return TensorDigest(self._weights.collect_tensors()).sample()
 
     def compute_sums(self) -> dict[str, int]:
         """Return the sum of the bits of each tensor."""
-        return TensorDigest(self._weights.collect()).compute_sums()
+        return TensorDigest(self._weights.collect_tensors()).compute_sums()
 
 
 class _GradientFlags:
@@ -71,9 +71,17 @@ class TrainedWeights:
     Args:
         clock: returns nanoseconds.
 
+    The program keeps running when a rule is violated: violations are collected, not raised.
+
     Attributes:
         updates: number of optimizer steps that should have changed tensors.
-        violations: messages of violated rules by their codes.
+        violations: messages of violated rules of training by their codes.
+        _check: compares the tensors at the ends of windows, which are steps in a row that are
+            timed together; None: no optimizer has stepped.
+        _watch: watches the gradients of the first steps; None: not yet, or no longer.
+        _was_replaced: whether the program has loaded other values since the last step.
+        _is_between_windows: whether no step has begun since the last window.
+        _spent_ns: time of checks that ``take_check_ns`` has not returned yet.
     """
 
     def __init__(self, clock: Callable[[], int]) -> None:
@@ -87,7 +95,7 @@ class TrainedWeights:
         self._retired: list[GradientWatch] = []
         self._spent_ns = 0  # time of checks that ``take_check_ns`` has not returned yet
         # Names, dtypes and sizes of the tensors at the end of the last window.
-        self._window_form: tuple[Any, ...] = ()
+        self._window_layout: tuple[Any, ...] = ()
         self._was_replaced = False  # the program has loaded other values since the last step
         self._is_between_windows = False  # no step has begun since the last window
         self._tensor_ids: set[int] = set()  # of all tensors that optimizers held when added
@@ -109,7 +117,7 @@ class TrainedWeights:
         if self._check is not None:
             self._spent_ns += self._check.take_ns()  # time of the check that is replaced
         self._optimizers.append(weakref.ref(optimizer))
-        self._tensor_ids |= {id(tensor) for tensor in self.collect().values()}
+        self._tensor_ids |= {id(tensor) for tensor in self.collect_tensors().values()}
         self._check = ParameterCheck(
             # A ``TensorDigest`` would keep the tensors alive.
             digest=_LiveDigest(self),  # type: ignore[arg-type]
@@ -152,7 +160,7 @@ class TrainedWeights:
             self.updates += 1
         # None: ``add`` has started a new check, for which no gradients are watched yet.
         if self._check is not None and self._check.gradients is None:
-            self._watch = GradientWatch(self.collect(), num_steps=_NUM_GRADIENT_CHECKS)
+            self._watch = GradientWatch(self.collect_tensors(), num_steps=_NUM_GRADIENT_CHECKS)
             self._check.gradients = self._watch
 
     def check_window(self, *, first_step: int, steps: int, exact: bool) -> None:
@@ -172,7 +180,7 @@ class TrainedWeights:
         if self._check is None:
             return
         self._release_gradients()
-        self._window_form = self._describe_form()
+        self._window_layout = self._describe_layout()
         self._is_between_windows = True
         try:
             self._check.check_window(first_step=first_step, steps=steps, exact=exact)
@@ -201,7 +209,11 @@ class TrainedWeights:
             reached: names of the tensors that a backward pass reached, also if their gradients were
                 all zero.
         """
-        tensors = {name: tensor for name, tensor in self.collect().items() if tensor.requires_grad}
+        tensors = {
+            name: tensor
+            for name, tensor in self.collect_tensors().items()
+            if tensor.requires_grad
+        }
         missing_names = [name for name in tensors if name not in reached]
         total = sum(tensor.numel() for tensor in tensors.values())
         share = sum(tensors[name].numel() for name in missing_names) / max(1, total)
@@ -228,11 +240,11 @@ class TrainedWeights:
         """
         without_tensors = {"changed": {}, "gradients": {}, "updates": self.updates}
         check = self._check
-        form = self._describe_form()
-        # The tensors cannot be compared if no optimizer has stepped, if they are gone (``form`` is
-        # empty), if their names, dtypes or sizes differ from those at the end of the last window,
-        # or if the program has loaded other values since the last step.
-        if check is None or not form or form != self._window_form or self._was_replaced:
+        layout = self._describe_layout()
+        # The tensors cannot be compared if no optimizer has stepped, if they are gone (``layout``
+        # is empty), if their names, dtypes or sizes differ from those at the end of the last
+        # window, or if the program has loaded other values since the last step.
+        if check is None or not layout or layout != self._window_layout or self._was_replaced:
             return without_tensors
         if self._watch is not None:
             self._watch.close()
@@ -263,17 +275,17 @@ class TrainedWeights:
 
     def count_elements(self) -> int:
         """Return the number of elements of all tensors."""
-        return sum(tensor.numel() for tensor in self.collect().values())
+        return sum(tensor.numel() for tensor in self.collect_tensors().values())
 
-    def collect(self) -> dict[str, Tensor]:
+    def collect_tensors(self) -> dict[str, Tensor]:
         """Return the tensors that optimizers hold now, by optimizer, group and name or index."""
         tensors: dict[str, Tensor] = {}
         for number, reference in enumerate(self._optimizers):
             optimizer = reference()
             if optimizer is None:
-                continue
+                continue  # the program has deleted it
             for group_number, group in enumerate(optimizer.param_groups):
-                names = group.get("param_names")
+                names = group.get("param_names")  # None: the program has given no names
                 for index, tensor in enumerate(group["params"]):
                     label = names[index] if names else str(index)
                     tensors[f"{number}.{group_number}.{label}"] = tensor
@@ -294,12 +306,12 @@ class TrainedWeights:
                 versions += [tensors[0]._version, tensors[-1]._version]
         return versions
 
-    def _describe_form(self) -> tuple[Any, ...]:
+    def _describe_layout(self) -> tuple[Any, ...]:
         """Return names, dtypes and sizes of the tensors.
 
         Values of the tensors at two times can be compared only if these are the same.
         """
-        tensors = self.collect()
+        tensors = self.collect_tensors()
         return tuple((name, tensor.dtype, tensor.numel()) for name, tensor in tensors.items())
 
     def _note_violation(self, error: RunError) -> None:
