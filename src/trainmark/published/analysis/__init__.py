@@ -242,8 +242,8 @@ def _take_keyword_sample(reader: KeywordReader, options: Options, choice: Choice
 
     Args:
         reader: it has read the whole log.
-        choice: the speed that the preset finds, whose sample says what its number measures; without
-            a sample, the preset finds no speed.
+        choice: the speed that a preset, the format of a known trainer's log, finds. Its sample says
+            what the number behind the keyword measures; None: no speed is found.
     """
     if choice.sample is not None:
         return reader.make_sample(choice.sample.source.quantity, choice.preset)

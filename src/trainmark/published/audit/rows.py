@@ -313,7 +313,7 @@ def check_outlier(subjects: AuditSubjects) -> Hits:
             value = subject.printed_figures[name]
             others = [other.printed_figures[name] for other in rows if other is not subject]
             # One other value cannot show what is usual; ratios need values above zero.
-            if len(others) < 2 or not value > 0 or min(others) <= 0:
+            if len(others) < 2 or value <= 0 or min(others) <= 0:
                 continue
             others_agree = max(others) <= _MAX_SPREAD * min(others)
             usual = median(others)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _STEP_KEYS = ("step", "step_num")  # of metadata: optimizer steps done until the event
 # Events whose value is a number that is compared with others.
-_NUMERIC_FACTS = {
+_NUMERIC_SETTINGS = {
     "global_batch_size",
     "micro_batch_size",
     "gradient_accumulation_steps",
@@ -90,7 +90,7 @@ class EventChecks:
 
     end_lines: list[int] = field(default_factory=list)
     contradictions: list[Message] = field(default_factory=list)
-    _numbers: dict[str, float] = field(default_factory=dict)  # settings, by the name of the event
+    _settings: dict[str, float] = field(default_factory=dict)  # numbers, by the name of the event
     _max_samples: _SamplesAtLine = field(default=_SamplesAtLine(0.0, 0))
     _latest_time: _TimeAtLine = field(default=_TimeAtLine(-math.inf, 0))
     # At the event with the most steps.
@@ -105,8 +105,8 @@ class EventChecks:
         """
         if event.name in END_EVENTS:
             self.end_lines.append(event.line)
-        if event.name in _NUMERIC_FACTS and isinstance(event.value, int | float):
-            self._numbers[event.name] = float(event.value)
+        if event.name in _NUMERIC_SETTINGS and isinstance(event.value, int | float):
+            self._settings[event.name] = float(event.value)
         if "time_ms" in event.metadata:
             self._feed_time(event)
         if not math.isnan(event.samples):
@@ -194,9 +194,9 @@ class EventChecks:
             world_size: devices of the run; None: not known.
         """
         has_both_speeds = bool(speeds.logged) and speeds.measured is not None
-        has_batch = "global_batch_size" in self._numbers
+        has_batch = "global_batch_size" in self._settings
         has_steps = has_batch and self._progress_at_max_steps.steps > 0
-        has_epochs = "train_samples" in self._numbers and self._progress_at_max_samples.epochs > 0
+        has_epochs = "train_samples" in self._settings and self._progress_at_max_samples.epochs > 0
         has_planned_batch = self._compute_planned_batch(world_size) is not None
         unchecked = []
         # Samples are compared with steps times batch, with epochs, and with speed times seconds.
@@ -216,8 +216,8 @@ class EventChecks:
         two reasons: the last batch of each epoch may be smaller, and a program may count each of
         the micro-batches that it accumulates as a step.
         """
-        batch = self._numbers.get("global_batch_size", 0.0)
-        accumulation = self._numbers.get("gradient_accumulation_steps", 1.0)
+        batch = self._settings.get("global_batch_size", 0.0)
+        accumulation = self._settings.get("gradient_accumulation_steps", 1.0)
         steps, samples, epochs = self._progress_at_max_steps
         if not batch or not steps:
             return None
@@ -236,8 +236,8 @@ class EventChecks:
         None: they were not, or the log does not state the samples of an epoch. In each epoch, the
         last batch may be padded to its full size, so an epoch may have one batch more.
         """
-        train_samples = self._numbers.get("train_samples", 0.0)  # of one epoch; 0: not stated
-        batch = self._numbers.get("global_batch_size", 0.0)
+        train_samples = self._settings.get("train_samples", 0.0)  # of one epoch; 0: not stated
+        batch = self._settings.get("global_batch_size", 0.0)
         _, samples, epochs = self._progress_at_max_samples  # without an epoch: all are 0
         if not train_samples or samples <= epochs * (train_samples + batch):
             return None
@@ -252,8 +252,8 @@ class EventChecks:
         Args:
             world_size: devices of the run; None: not known.
         """
-        micro_batch = self._numbers.get("micro_batch_size")
-        accumulation = self._numbers.get("gradient_accumulation_steps", 1.0)
+        micro_batch = self._settings.get("micro_batch_size")
+        accumulation = self._settings.get("gradient_accumulation_steps", 1.0)
         if micro_batch is None or not world_size:
             return None
         return micro_batch * accumulation * world_size
@@ -267,7 +267,7 @@ class EventChecks:
         Args:
             world_size: devices of the run; None: not known.
         """
-        batch = self._numbers.get("global_batch_size")
+        batch = self._settings.get("global_batch_size")
         planned_batch = self._compute_planned_batch(world_size)
         if batch is None or planned_batch is None or batch <= planned_batch:
             return None

@@ -179,7 +179,7 @@ class EventRun:
         if name in {"STEP_END", "tracked_stats"}:  # the loss is that of the last event with one
             self.loss = event.named_values.get("loss", self.loss)
         if "case" in event.named_values:
-            # The first event names the run.
+            # If several events name the case, the first one counts.
             self.facts.setdefault("case", event.named_values["case"])
         if name in END_EVENTS:
             self._add_end(event)
