@@ -15,7 +15,7 @@ from trainmark.record.compared import cut_around_difference
 from trainmark.record.index_record import list_index_records
 from trainmark.record.messages import render
 from trainmark.record.trust import add_reasons, is_refuted
-from trainmark.spec import Mission
+from trainmark.spec import Mission, message
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -286,6 +286,23 @@ def test_a_record_that_contradicts_itself_is_refuted_without_its_events(
         assert args["recorded"] == "none"
         assert args["recomputed"] == "trust_few_launches, trust_generated_data"
     assert "evidence" not in render(verified.trust.reasons[0], "en")  # there is no evidence
+
+
+def test_first_of_several_contradictions_is_named_in_the_order_of_the_record(
+    run_dir: Path,
+) -> None:
+    """Each check of a record names the same one, whatever the order of its sets in memory."""
+    sound = record.read_record(run_dir)
+    # The values of the record lead to none of these findings.
+    invented_findings = [message(f"invented_{number}") for number in range(20)]
+    edited = sound.model_copy(update={"findings": [*invented_findings, *sound.findings]})
+    (contradiction,) = verify.check_itself(edited)
+    assert contradiction.args["field"] == "findings.invented_0"
+    # All flags differ from those of the precision of the recipe; ``tf32`` is compared first.
+    wrong_flags = {"autocast": "x", "float32_matmul": "x", "cudnn_tf32": True, "tf32": True}
+    environment = sound.environment | {"precision_flags": wrong_flags}
+    (contradiction,) = verify.check_itself(sound.model_copy(update={"environment": environment}))
+    assert contradiction.args["field"] == "environment.precision_flags.tf32"
 
 
 def test_record_with_its_events_is_verified(run_dir: Path) -> None:

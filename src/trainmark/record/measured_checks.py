@@ -72,9 +72,9 @@ def _compare_precision_flags(record: Record) -> Iterator[ComparedValue]:
         "float32_matmul": "high" if uses_tf32 else "highest",
         "autocast": AUTOCAST.get(precision),  # None: the precision needs no autocast
     }
-    for name in expected_flags.keys() & flags.keys():  # those that the rank reported
-        place = f"environment.precision_flags.{name}"
-        yield ComparedValue(place, flags[name], expected_flags[name])
+    for name, expected in expected_flags.items():
+        if name in flags:  # the rank reported it
+            yield ComparedValue(f"environment.precision_flags.{name}", flags[name], expected)
 
 
 def _compare_status(record: Record) -> Iterator[ComparedValue]:
