@@ -130,7 +130,9 @@ def test_help_groups_every_verb_with_an_uncut_description(cli):
         (["prepare", "dlrm", "--from", "nowhere", "--data", "x"], ["no such file or folder"]),
         (["prepare", "gpt", "tokenizer=.", "--from", "no", "--data", "x"], ["no such file"]),
         (["report"], ["no runs found"]),
-        (["report", "nowhere"], ["no record found"]),
+        (["report", "nowhere"], ["no such file or folder"]),
+        (["report", "--format", "md", "-o", "page.html"], ["page.html would be written as md"]),
+        (["report", "--json", "-o", "page.html"], ["page.html would be written as json"]),
     ],
 )
 def test_invalid_arguments_give_one_clear_error(cli, args, expected_error):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -13,11 +14,11 @@ from trainmark.protocols import MonitorFault
 from trainmark.record import reduce
 from trainmark.results.redaction import Redactor
 from trainmark.spec import message
+from trainmark.telemetry import kernel
 from trainmark.telemetry.kernel import DmesgSource, KernelReader, KmsgSource, classify_message
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 XID = "NVRM: Xid (PCI:0000:3b:00): 79, pid=1234, name=python3, GPU has fallen off the bus."
 MCE = "mce: [Hardware Error]: CPU 3: Machine Check: 0 Bank 4: b200000000100402"
@@ -67,6 +68,20 @@ def test_missing_message_file_is_a_fault(tmp_path: Path) -> None:
     with pytest.raises(MonitorFault) as caught:
         KmsgSource(tmp_path / "kmsg")
     assert caught.value.kind == "absent"
+
+
+def test_message_file_that_cannot_be_read_is_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A folder can be opened like a file, but not read.
+    monkeypatch.setattr(kernel, "KMSG", tmp_path)
+    monkeypatch.setattr(kernel, "DmesgSource", lambda: "dmesg")
+    descriptors = Path("/proc/self/fd")
+    open_before = sorted(descriptors.iterdir())
+
+    assert kernel.open_source() == "dmesg"
+
+    assert sorted(descriptors.iterdir()) == open_before
 
 
 def test_dmesg_yields_messages_newer_than_its_first_output() -> None:

@@ -21,7 +21,7 @@ from support.tiny_training import (
 )
 from trainmark.errors import DivergedError
 from trainmark.protocols import Batch, Counts
-from trainmark.train.stepper import add_over_ranks
+from trainmark.train.stepper import add_over_ranks, clip_gradients
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -103,6 +103,12 @@ def test_the_gradient_is_clipped_to_the_norm() -> None:
         )
     )
     assert norms == [pytest.approx(0.01, rel=1e-4)]
+
+
+def test_model_without_gradients_has_nothing_to_clip() -> None:
+    model = new_model()
+    clip_gradients(model, max_norm=0.01)
+    assert all(parameter.grad is None for parameter in model.parameters())
 
 
 @pytest.mark.parametrize(

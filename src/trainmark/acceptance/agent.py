@@ -57,10 +57,11 @@ if TYPE_CHECKING:
     NodeRanks = Sequence[int]  # the nodes of a team; its first node is the one with the lowest rank
     NodeRound = Sequence[NodeRanks]  # the teams of a round
 
-# Session n numbers the rounds that it decides on while it measures from 1000 n, so that rounds of
-# different sessions never have the same number.
-_NUMBERS_PER_SESSION = 1000
-# So few that their numbers do not reach those of the next session.
+# Session n numbers the rounds that it decides on while it measures from 1,000,000 n. This is far
+# above the number of rounds that any session plans, so that rounds of different sessions never have
+# the same number.
+_NUMBERS_PER_SESSION = 1_000_000
+# A bound of the search for groups, which ends by itself long before.
 _MAX_GROUP_ROUNDS = 900
 _PAIRS_END = "pairs end"  # names of barriers
 _CONFIRMING_PAIRS_END = "pairs-again end"
@@ -144,7 +145,7 @@ class Agent:
             "pairs-again", partial(self._choose_confirming_rounds, _PAIRS_END)
         )
         # Rounds that an earlier session measured are skipped by their numbers. Confirming rounds
-        # get numbers above those of planned ones: 1000 more in session 1, 2000 more in session 2.
+        # get numbers above those of planned ones: 1,000,000 more in session 1, and so on.
         # So none of them is skipped.
         first_number = len(rounds) + _NUMBERS_PER_SESSION * self._opened.number
         for number, pairs in enumerate(confirming_rounds, first_number):
@@ -158,9 +159,9 @@ class Agent:
         """
         previous_barrier = _CONFIRMING_PAIRS_END  # the phase of pairs comes before this one
         # Rounds that an earlier session measured are skipped by their numbers. Session 1 numbers
-        # these from 1000, session 2 from 2000, so that each round of the search is measured.
+        # these from 1,000,000, session 2 from 2,000,000, so that each round of the search is
+        # measured.
         first_number = _NUMBERS_PER_SESSION * self._opened.number
-        # The search ends by itself. The limit keeps its numbers below those of the next session.
         for index in range(_MAX_GROUP_ROUNDS):
             file_name = f"groups-{index}"
             choose_round = partial(self._choose_group_round, previous_barrier)

@@ -221,6 +221,16 @@ _OTHER_SECTIONS: dict[str, Callable[[str], Rows]] = {
 }
 
 
+# What the values of the column `rule` in the section `fields` mean.
+_RULE_MEANINGS = {
+    "closed": "a change is listed under `fix_hp` in the record",
+    "open": "a change is listed under `extra`",
+    "scope": "how much is trained and evaluated; a change is listed under `extra`",
+    "free": "does not affect the work; a change is not listed",
+    "fixed": "cannot be changed",
+}
+
+
 def _print_table(title: str, rows: Rows) -> None:
     """Print rows in columns that fit the terminal; in a pipe each row is one line.
 
@@ -301,3 +311,6 @@ def list_(
         return
     for title, rows in sections.items():
         _print_table(title, rows)
+    if "fields" in sections:
+        rules = [{"rule": rule, "meaning": meaning} for rule, meaning in _RULE_MEANINGS.items()]
+        _print_table("rules", rows=rules)

@@ -114,7 +114,11 @@ def _select_runs(words: Sequence[str]) -> Selection:
 
 
 def _refuse_contradicting_options(form: str, output: Path | None, chart: str | None) -> None:
-    """Raise ``UsageError`` for a chart in a form without pictures, and for a PNG without a file."""
+    """Raise ``UsageError`` for options that contradict each other.
+
+    These are a chart in a form without pictures, a PNG without a file, and a file whose ending
+    stands for another form.
+    """
     if chart is not None and form not in _PICTURES:
         raise UsageError(
             "--chart needs an SVG or PNG output file",
@@ -125,6 +129,15 @@ def _refuse_contradicting_options(form: str, output: Path | None, chart: str | N
         raise UsageError(
             "a PNG cannot be printed", where="--format", fix="write it to a file: -o X.png"
         )
+    if output is not None and output.suffix:
+        form_of_ending = _FORMS.get(output.suffix.lower(), form)
+        if form_of_ending != form:
+            raise UsageError(
+                f"{output.name} would be written as {form}",
+                where="-o",
+                rule=f"a file that ends in {output.suffix} is written as {form_of_ending}",
+                fix="remove --format or --json, or choose another file name",
+            )
 
 
 def _build_pages(

@@ -387,7 +387,7 @@ def read_record(path: Path) -> Record:
     file = path / RECORD_FILE if path.is_dir() else path
     try:
         record = Record.model_validate_json(documents.read_bytes(file), strict=True)
-    except FileNotFoundError as error:
+    except FileNotFoundError:
         folder = file.parent
         # A folder with the launcher's events is a run directory. Without the plan, its record
         # cannot be computed from the events either.
@@ -400,7 +400,7 @@ def read_record(path: Path) -> Record:
                 fix="restore the file, or measure again",
             ) from None
         fix = "pass a run directory or its record.json"
-        what = f"no record found: {error.strerror}"
+        what = "no record found" if path.is_dir() else "no such file or folder"
         raise RecordError(what, where=str(file), fix=fix) from None
     except (OSError, ValueError) as error:
         rule = "a record can only be read by the version of Trainmark that wrote it"

@@ -145,9 +145,9 @@ def _explain_unknown_work(measurement: Measurement) -> Message | None:
     if _get_spec(measurement).step is not None:  # the file of ``--witness`` states the number
         return None
     for facts in list_facts(measurement):
-        # The probe has this fact only if it saw batches whose samples it could count. Facts are
-        # empty if the rank did not report its end.
-        if facts and "seen_samples" not in facts:
+        # The probe has this fact only if it saw batches whose samples it could count. It is 0 if
+        # the batches were empty. Facts are empty if the rank did not report its end.
+        if facts and not facts.get("seen_samples"):
             return message("witness_uncountable")
     return None
 
@@ -180,9 +180,9 @@ def find_in_witness(measurement: Measurement) -> Iterator[Message]:
     all_facts = list_facts(measurement)
     if spec.step is not None:  # the file states how many samples and tokens a step trains on
         # What data loaders yielded for a step, on each rank where the probe could count it. It
-        # counts 0 tokens if batches have none. The file states the sum over all ranks, so that it
-        # is compared only if the number of each rank is known.
-        samples = [facts["seen_samples"] for facts in all_facts if "seen_samples" in facts]
+        # counts 0 samples in empty batches, and 0 tokens if batches have none. The file states the
+        # sum over all ranks, so that it is compared only if the number of each rank is known.
+        samples = [facts["seen_samples"] for facts in all_facts if facts.get("seen_samples")]
         tokens = [
             facts["seen_tokens_padded"] for facts in all_facts if facts.get("seen_tokens_padded")
         ]

@@ -106,6 +106,10 @@ class KmsgSource:
             first_line = record.decode("utf-8", "replace").partition("\n")[0]
             yield first_line.partition(";")[2]
 
+    def close(self) -> None:
+        """Close the file."""
+        os.close(self._fd)
+
 
 class DmesgSource:
     """The messages that ``dmesg`` prints, for users who may not read the file.
@@ -146,13 +150,26 @@ def open_source() -> MessageSource:
         MonitorFault: neither ``/dev/kmsg`` nor ``dmesg`` can be read; it gives both reasons.
     """
     try:
-        source = KmsgSource()
-        list(source.read())  # some systems open the file for everybody and refuse to read it
+        return _open_readable_kmsg(KMSG)
     except MonitorFault as fault:
         try:
             return DmesgSource()
         except MonitorFault as second_fault:
             raise MonitorFault("absent", f"{fault.said}; {second_fault.said}") from None
+
+
+def _open_readable_kmsg(path: Path) -> KmsgSource:
+    """Return the kernel's file of messages, from which one read has succeeded.
+
+    Raises:
+        MonitorFault: the file cannot be opened, or opens but cannot be read.
+    """
+    source = KmsgSource(path)
+    try:
+        list(source.read())  # some systems open the file for everybody and refuse to read it
+    except MonitorFault:
+        source.close()
+        raise
     return source
 
 

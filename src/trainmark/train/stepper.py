@@ -78,7 +78,7 @@ def clip_gradients(model: nn.Module, max_norm: float) -> None:
     for parameter in model.parameters():
         if parameter.grad is not None:
             by_mesh.setdefault(get_mesh(parameter), []).append(parameter)
-    if len(by_mesh) == 1:
+    if len(by_mesh) <= 1:  # no parameter has a gradient, or torch can combine all gradients
         torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm)
         return
     # Torch cannot combine tensors of different meshes. So take the norm of each mesh first, then
