@@ -210,9 +210,7 @@ class TrainedWeights:
                 all zero.
         """
         tensors = {
-            name: tensor
-            for name, tensor in self.collect_tensors().items()
-            if tensor.requires_grad
+            name: tensor for name, tensor in self.collect_tensors().items() if tensor.requires_grad
         }
         missing_names = [name for name in tensors if name not in reached]
         total = sum(tensor.numel() for tensor in tensors.values())
