@@ -51,9 +51,11 @@ class NodeTimeline:
 
     Args:
         number: of the node, from 0.
-        events: its last event of each name; empty: it wrote none.
+        events: the events of its file by name; of several with one name, the last. Empty: it
+            wrote none.
         ranks: numbers of its ranks.
-        shift_ns: difference of the first node's clock from its clock; added to its times.
+        shift_ns: nanoseconds to add to a time on this node's clock, to have it on the clock of the
+            first node.
     """
 
     number: int
@@ -96,7 +98,9 @@ class LaunchEvents:
 
 
 def read_nodes(run_dir: Path, nodes: int, nproc: int) -> list[NodeTimeline]:
-    """Read the file of each node process; without a file a node never answered.
+    """Read the event file of each node's process, which starts the ranks of the node.
+
+    A node without a file never answered; its timeline has no events.
 
     Args:
         nodes: number of nodes.
@@ -126,7 +130,7 @@ def align_clocks(nodes: Sequence[NodeTimeline], clock_syncs: Sequence[ClockSync 
     for node in nodes:
         reference = _find_reference(node, clock_syncs)
         if first_reference is None or reference is None:
-            continue
+            continue  # nothing to compare: the node's times stay on its own clock
         # How much later the event of this node was than that of the first node.
         if isinstance(first_reference, ClockSync) and isinstance(reference, ClockSync):
             elapsed_ns = 0  # both left the barrier at the same moment
@@ -179,7 +183,8 @@ def merge_launch_events(
             printed=printed,
         )
     path = run_dir / JOB_EVENTS_FILE
-    # The last state of the job of a cluster's engine. Without an engine there is no file.
+    # The last state of the job of a cluster's engine, such as Slurm. Without an engine there is no
+    # file.
     job = index_by_name(EventFile(path, read_event)).get("job") if path.exists() else None
     ranks_ended = _merge_rank_ends(nodes)
     # The launcher's own times are on the clock of another machine. The first launch event of a node
@@ -187,7 +192,8 @@ def merge_launch_events(
     # one, the launcher's event is kept, and moved to the start of the first rank.
     launches = [event for _, event in _list_events(nodes, "launch")]
     if launches:
-        # The command stays the user's: that of a node is its process's own.
+        # Keep the command that the user typed: a node's event has the command by which the node's
+        # process was started.
         launch = replace(launches[0], argv=launch.argv)
     elif first_start_ns is not None:
         launch = replace(launch, t_ns=first_start_ns)
@@ -239,7 +245,7 @@ def _merge_rank_ends(nodes: Sequence[NodeTimeline]) -> RanksEnded | None:
     ends = _list_events(nodes, "ranks_ended")
     if not ends:
         return None
-    # Shares of the cores of nodes that other processes used.
+    # Of each node that measured it: the share of its cores that processes of others used.
     shares = [event.others_cpu_share for _, event in ends if event.others_cpu_share is not None]
     return RanksEnded(
         t_ns=max(event.t_ns for _, event in ends),
@@ -259,18 +265,20 @@ def _find_first_stop(stops: list[Stop]) -> Stop:
     its event is later: it is written once the stacks are saved and the ranks have ended.
     """
     timeouts = [stop for stop in stops if stop.reason == "timeout"]
-    first_stop = min(timeouts or stops, key=lambda stop: stop.t_ns)
+    candidates = timeouts if timeouts else stops
+    first_stop = min(candidates, key=lambda stop: stop.t_ns)
     return replace(
         first_stop,
         stacks=[file for stop in stops for file in stop.stacks],
-        hang=[group for stop in stops for group in stop.hang],  # a ``HangGroup`` each
+        # Each group is of the ranks that hung at one place in the code.
+        hang=[group for stop in stops for group in stop.hang],
     )
 
 
 def list_node_differences(
     nodes: Sequence[NodeTimeline], facts_of_ranks: Sequence[Facts | None]
 ) -> list[dict[str, str]]:
-    """Return for each node the facts in which it differs from the first node, by name.
+    """Return for each node the facts in which it differs from the first node: its own, by name.
 
     Args:
         facts_of_ranks: facts that each rank reported; None: it reported none.
@@ -289,10 +297,13 @@ def list_node_differences(
 
 
 def _describe_node(node: NodeTimeline, rank_facts: Facts | None) -> dict[str, str]:
-    """Return the facts of a node that are compared, as text.
+    """Return the facts of a node that are compared, as text by name.
+
+    They are its processor, system, driver, versions of packages and device; a fact that the node
+    did not report is left out.
 
     Args:
-        rank_facts: of the node's first rank.
+        rank_facts: what the node's first rank reported; None: it reported none.
     """
     launch = node.events.get("launch")
     environment = {} if launch is None else launch.environment

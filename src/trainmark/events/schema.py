@@ -474,7 +474,8 @@ class EventWriter:
         clock: returns the time of the host's clock in nanoseconds.
 
     Raises:
-        OSError: from the file system, a full disk for instance; the caller decides.
+        OSError: from the file system, a full disk for instance; the caller decides whether its work
+            goes on.
     """
 
     def __init__(self, path: Path, clock: Callable[[], int]) -> None:
@@ -486,13 +487,14 @@ class EventWriter:
         """Write one event, stamped with the host clock in nanoseconds.
 
         Args:
-            event: its name.
-            fields: by name; ``t_ns`` among them replaces the time of writing.
+            event: its name, such as ``window``.
+            fields: values of its fields by name; ``t_ns`` among them replaces the time of writing.
 
         Raises:
             TypeError: the event has other fields.
         """
-        complete_event = _EVENT_TYPES[event](**{"t_ns": self._clock(), **fields})
+        event_type = _EVENT_TYPES[event]
+        complete_event = event_type(**{"t_ns": self._clock(), **fields})
         data = msgspec.json.encode(complete_event) + b"\n"
         size = os.fstat(self._fd).st_size
         # End an incomplete line, which a writer that was killed or a full disk has left.
@@ -523,7 +525,8 @@ def decode_event(line: bytes) -> dict[str, Any]:
 def iterate_lines(file: IO[bytes]) -> Iterator[bytes]:
     """Yield the lines of an event file; a line longer than any event is yielded in pieces.
 
-    A hole in a file, as a full disk or a crash leaves it, is one line of zeros of any length.
+    A hole in a file, as a full disk or a crash leaves it, is one line of zeros of any length; as a
+    whole it might not fit in memory.
     """
     line = file.readline(MAX_LINE_BYTES)
     while line:
@@ -594,7 +597,8 @@ class EventFile:
 class EventTail:
     """Read what is appended to an event file, from call to call.
 
-    The file may not be there yet. Lines that are no events are left out: the record counts them.
+    The file may not be there yet. Lines that are no events are left out: the run's record, which is
+    made from the whole file at the end, counts them.
 
     Args:
         path: of the file.

@@ -47,7 +47,13 @@ class SeriesLine(Frozen):
 
 
 def draw_lines(devices: Columns, hosts: Columns) -> Iterator[SeriesLine]:
-    """Yield the lines of each quantity that was read of devices and hosts."""
+    """Yield the lines that charts show of each quantity that was read of devices and hosts.
+
+    Args:
+        devices: readings of each device by its name, as arrays: ``time_s``, in seconds from the
+            launch, and one by the name of each quantity; NaN: it was not read.
+        hosts: the same of each machine.
+    """
     yield from _draw_lines_of(devices, of_host=False)
     yield from _draw_lines_of(hosts, of_host=True)
 
@@ -55,21 +61,23 @@ def draw_lines(devices: Columns, hosts: Columns) -> Iterator[SeriesLine]:
 def _draw_lines_of(members: Columns, *, of_host: bool) -> Iterator[SeriesLine]:
     """Yield the lines of each quantity that was read of some devices, or of some hosts.
 
-    Each has a line of its own. More than ``MAX_LINES`` would hide each other, so that three lines
-    stand for all of them: the lowest, median and highest reading.
+    Each device or host has a line of its own. More than ``MAX_LINES`` would hide each other, so
+    that three lines stand for all of them: the lowest, median and highest reading.
 
     Args:
-        members: readings of each device, or of each host, by its name.
+        members: readings of each device, or of each host, by its name, as arrays: ``time_s``, and
+            one by the name of each quantity; NaN: it was not read.
         of_host: they are hosts.
     """
-    for quantity in get_args(DrawnName):
-        series = {}
+    for quantity in get_args(DrawnName):  # the quantities of charts: power, temperature ...
+        series = {}  # times and values of the readings, by the name of the device or host
         for name, columns in members.items():
             is_known = ~np.isnan(columns[quantity])
             if is_known.any():
                 series[name] = (columns["time_s"][is_known], columns[quantity][is_known])
         lines = _draw_summary(series) if len(series) > MAX_LINES else _draw_each(series)
         for name, points in lines:
+            # Rounded, because all digits of a binary fraction would only make the record larger.
             rounded_points = [
                 (round(float(time_s), _TIME_DECIMALS), float(f"{value:.{_VALUE_DIGITS}g}"))
                 for time_s, value in points
@@ -82,7 +90,13 @@ _Lines = Iterator[tuple[str, Iterable[tuple[float, float]]]]  # name of a line, 
 
 
 def _draw_each(series: _Series) -> _Lines:
-    """Yield a line of each device, with the smallest and the largest of neighbouring readings."""
+    """Yield a line of each device or host: its name, and points of time in seconds and value.
+
+    Of neighbouring readings, it has only the smallest and the largest.
+
+    Args:
+        series: times and values of the readings, by the name of the device or host.
+    """
     for name, (times_s, values) in series.items():
         thinned = thin_values(values, max_points=MAX_LINE_POINTS)
         yield name, [(times_s[index], value) for index, value in thinned]
@@ -91,7 +105,11 @@ def _draw_each(series: _Series) -> _Lines:
 def _draw_summary(series: _Series) -> _Lines:
     """Yield lines of the lowest, median and highest reading of all devices, or of all hosts.
 
-    Each line has a point for each stretch of time, at the mean time of the readings in it.
+    Each line is its name and its points of time in seconds and value: one point for each stretch of
+    time, at the mean time of the readings in it.
+
+    Args:
+        series: times and values of the readings, by the name of the device or host.
     """
     times_s = np.concatenate([times for times, _ in series.values()])
     values = np.concatenate([readings for _, readings in series.values()])
@@ -114,7 +132,7 @@ def compute_bucket_size(steps: int, *, max_points: int = MAX_POINTS) -> int:
     """Return how many steps are drawn as one bucket; 1: every step is drawn."""
     if steps <= max_points:
         return 1
-    max_buckets = max(1, max_points // 2)  # a bucket has two points
+    max_buckets = max(1, max_points // 2)  # two points are drawn of each bucket
     return math.ceil(steps / max_buckets)
 
 
@@ -214,17 +232,17 @@ def measure_energy(times_s: Array, joules: Array, interval: Interval) -> Energy:
     gaps_s = np.diff(times_s)
     gaps_with_edge: set[int] = set()  # a set: one gap may contain both edges
     if times_s[0] < start_s:
-        gaps_with_edge.add(0)
+        gaps_with_edge.add(0)  # the start is between the first two readings
     if times_s[-1] > end_s:
-        gaps_with_edge.add(len(gaps_s) - 1)
+        gaps_with_edge.add(len(gaps_s) - 1)  # the end is between the last two
     # Time between the readings around both edges; 0 if a reading is at each edge.
     between_s = float(sum(gaps_s[gap] for gap in gaps_with_edge))
     start_joules, end_joules = np.interp(interval, times_s, joules)
     rise = end_joules - start_joules
     has_fallen = (np.diff(joules) < 0).any()  # it was reset, or overflowed
-    if rise <= 0 or has_fallen:
+    if rise <= 0 or has_fallen:  # a device that is on always uses energy
         return Energy(reason=message("counter_wrong"))
-    # Too much of the interval is interpolated.
+    # Too much of the interval is interpolated: the rise may be of the time before or after it.
     if between_s > MAX_UNSEEN_SHARE * (end_s - start_s):
         reason = message("counter_read_seldom", between_s=between_s, interval_s=end_s - start_s)
         return Energy(between_s=between_s, reason=reason)

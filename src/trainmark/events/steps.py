@@ -28,8 +28,9 @@ class RankSteps:
     Args:
         step_ns: time in nanoseconds.
         loss: mean loss of the step's samples; NaN: not known.
-        samples: number of samples that the case counted.
-        step_samples: number of samples in the step's batches on all ranks, as they declare it.
+        samples: number of samples that the case counted on this rank.
+        step_samples: number of samples in the step's batches on all ranks, as each batch of this
+            rank declares it.
     """
 
     step_ns: array[int] = field(default_factory=lambda: array("q"))
@@ -92,7 +93,8 @@ class Series:
             )
         steps = slice(0, num_steps)
         np.maximum(self.step_ns[steps], rank.step_ns, out=self.step_ns[steps])
-        # The loss of a step without samples is NaN and counts as 0.
+        # The loss of a step without samples is NaN and counts as 0. The unknown loss of a step with
+        # samples stays NaN, and so does the sum.
         self.loss_sum[steps] += np.where(samples > 0, np.array(rank.loss) * samples, 0.0)
         self.samples[steps] += samples
         differs = self.global_samples[steps] != global_samples

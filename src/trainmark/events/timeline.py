@@ -76,6 +76,8 @@ class RankTimeline(RankSums):
     """The contents of one rank's events.
 
     Times ``_ns`` of an event are on the clock of the rank's machine; None: there was no such event.
+    A window is the steps between two synchronisations; a replay repeats a window from a saved state
+    and compares the results bit by bit. A span is a named piece of the rank's time.
 
     Args:
         rank: its number.
@@ -83,9 +85,9 @@ class RankTimeline(RankSums):
         start_ns: time of the rank's first event.
         last_ns: time of its last event.
         finished: the rank wrote that it reached its end.
-        named_ns: duration of the spans by name.
-        phases: sums over the windows of each phase.
-        edges_ns: start of the first window and end of the last window of each phase.
+        named_ns: duration of the spans that have events, such as checkpoints, by name.
+        phases: sums over the windows of each phase: ``compile``, ``warmup`` and ``train``.
+        edges_ns: start of the first window and end of the last window, by phase.
         longest_window_ns: duration of the longest window.
         step_ns: median step of the phase ``train``; None: it has no step.
         check_ns: duration of the checks of parameters, which are between windows.
@@ -97,7 +99,8 @@ class RankTimeline(RankSums):
         replay_edges_ns: start and end of each repeat of a window, and of each saved state.
         used_bytes: highest reading of the memory in use; None: there was no reading.
         malformed_lines: number of lines that are not events of a rank.
-        unfinished_ns: duration from the last event to the end that only the launcher saw.
+        unfinished_ns: duration from the last event to the end that only the launcher saw; 0 if the
+            rank reported its end.
     """
 
     rank: int
@@ -134,7 +137,11 @@ class RankTimeline(RankSums):
             self.used_bytes = max(self.used_bytes or 0, used_bytes)
 
     def add_replay(self, timed: Timed) -> None:
-        """Add the time of saving a state or of repeating a window; rates exclude it."""
+        """Add the time of saving a state or of repeating a window; rates exclude it.
+
+        Args:
+            timed: the event of the saving or of the repeats, with its start and end.
+        """
         self.named_ns["replay"] += timed.end_ns - timed.start_ns
         self.replay_edges_ns.append((timed.start_ns, timed.end_ns))
 
@@ -232,7 +239,9 @@ class RunTimeline:
 
 
 def read_rank(run_dir: Path, rank: int) -> tuple[RankTimeline, RankSteps]:
-    """Read one rank's file: its events and its steps; without a file the rank never started.
+    """Read one rank's file and return what its events say, and its steps.
+
+    Without a file the rank never started, and both are empty.
 
     Raises:
         OSError: the file cannot be read.

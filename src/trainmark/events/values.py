@@ -65,8 +65,14 @@ PhaseName = Literal["compile", "warmup", "train"]
 class Phase:
     """Sums over the windows of one phase on one rank.
 
-    ``wait_ns``: for data; ``parts_ns``: of the stages of steps, by name; ``model_flops``: None if a
-    window has none; ``tokens``: without padding.
+    Args:
+        windows_ns: from the start to the end of each window.
+        step_ns: time of the steps; the rest of a window is in no step.
+        wait_ns: time for which steps waited for data.
+        tokens: without padding.
+        tokens_padded: with padding.
+        model_flops: None if those of a window are not known.
+        parts_ns: time of the stages of steps, by name.
     """
 
     windows_ns: Count = 0
@@ -125,9 +131,9 @@ class RankSums:
         """Return the data from which a case computes its own figures.
 
         Args:
-            facts: of the rank's job.
+            facts: what the rank's job reported of itself at its end, by name.
         """
-        measured = self.phases["train"]
+        measured = self.phases["train"]  # figures leave out the steps of compile and warmup
         return RankWork(
             counts=measured.counts,
             windows_ns=measured.windows_ns,
