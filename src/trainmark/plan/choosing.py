@@ -35,7 +35,7 @@ _KEY = re.compile(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """The work that a request names.
+    """The work that a request names, and on how many machines and ranks it runs.
 
     Args:
         recipe: with the changes that the request asks for.
@@ -69,7 +69,7 @@ class _Target:
 
 
 def choose_work(request: RunRequest) -> Choice:
-    """Return the work that ``request`` names.
+    """Return the case, recipe and numbers of machines, ranks and launches that ``request`` names.
 
     Raises:
         UsageError: an unknown case, recipe or field, a malformed case key, or a value that does not
@@ -122,16 +122,17 @@ def choose_work(request: RunRequest) -> Choice:
 def _check_replay(case: Case, recipe: Recipe) -> None:
     """Refuse ``replay_every_windows`` if it could not find a difference or say where it is.
 
-    After so many measured windows, a run with it repeats a window and compares both bit by bit.
+    A window is the steps between two synchronisations. With ``replay_every_windows=N``, every Nth
+    measured window is repeated from the same state, and both passes are compared bit by bit.
     """
     if recipe.replay_every_windows is None:
         return
-    what = f"replay_every_windows={recipe.replay_every_windows}"
+    setting = f"replay_every_windows={recipe.replay_every_windows}"
     where = "recipe field replay_every_windows"
     fix = "use replay_every_windows=none"
     if not case.can_replay:
         raise UsageError(
-            f"{what} cannot be used with {case.name}",
+            f"{setting} cannot be used with {case.name}",
             where=where,
             rule=(
                 "a window can only be repeated if its steps change only the state of the job's "
@@ -139,9 +140,9 @@ def _check_replay(case: Case, recipe: Recipe) -> None:
             ),
             fix=fix,
         )
-    if getattr(recipe, "tensor_parallel", 1) > 1:
+    if getattr(recipe, "tensor_parallel", 1) > 1:  # only the recipes of some cases have it
         raise UsageError(
-            f"{what} cannot be used with tensor_parallel={recipe.tensor_parallel}",  # type: ignore[attr-defined]
+            f"{setting} cannot be used with tensor_parallel={recipe.tensor_parallel}",  # type: ignore[attr-defined]
             where=where,
             rule=(
                 "ranks that share a replica exchange activations, so a difference would appear "
@@ -155,7 +156,7 @@ def _check_replay(case: Case, recipe: Recipe) -> None:
     num_windows = ceil(max(0, recipe.max_steps - recipe.warmup_steps) / recipe.window_steps)
     if num_windows < recipe.replay_every_windows:
         raise UsageError(
-            f"{what}, but the run has fewer measured windows: {num_windows}",
+            f"{setting}, but the run has fewer measured windows: {num_windows}",
             where=where,
             rule=(
                 "the run must have at least that many measured windows: (max_steps - "
@@ -166,8 +167,12 @@ def _check_replay(case: Case, recipe: Recipe) -> None:
 
 
 def _read_target(text: str) -> _Target:
-    """Return what the case argument names: a case, or all parts of a case key."""
-    if ":" not in text:
+    """Return what the case argument names: a case, or all parts of a case key.
+
+    A case key names a case with its framework, hardware and numbers of machines, ranks on each and
+    launches: ``distilbert:pytorch_2.13:cpu:1:2:1``.
+    """
+    if ":" not in text:  # only a case key has colons
         return _Target(case=cases.load(text))
     match = _KEY.fullmatch(text)
     if match is None:
@@ -198,16 +203,21 @@ def _choose_world(request: RunRequest, target: _Target) -> tuple[int, int]:
     # Hardware is only named by a case key, which names the world too. --nproc then changes the
     # ranks on each machine of the key, and leaves the number of machines.
     if target.hardware is None:
+        # An unknown recipe is refused by the caller.
         recipe = target.case.recipes.get(request.recipe or "")
         if recipe is not None and recipe.world:
-            nnodes, nproc = map(int, recipe.world.split("x"))
+            nnodes, nproc = map(int, recipe.world.split("x"))  # such as "2x8"
         if request.nproc is not None:  # --nproc alone means one machine
             nnodes = 1
     return request.nnodes or nnodes, request.nproc or nproc
 
 
 def format_case_key(choice: Choice, hardware: str) -> str:
-    """Return the key of a choice as it runs here; the form is ``KEY_FORM``."""
+    """Return the case key of a choice, such as ``distilbert:pytorch_2.13:cpu:1:2:1``.
+
+    Its parts are the case, the framework with its installed version, the hardware, the number of
+    machines, of ranks on each, and of launches.
+    """
     case = choice.case
     major_and_minor = ".".join(read_installed_version().split(".")[:2])
     framework = f"{case.framework}_{major_and_minor}"
@@ -254,7 +264,8 @@ def select_vendor(
         name = remote.device or name
     if name == ACCELERATOR:
         vendor = _select_accelerator()
-    # Without a name, the other machines are assumed to have the devices of this one.
+    # Without a name, the other machines are assumed to have the devices of this one. In both cases
+    # a device must be here.
     elif remote is None or name is None:
         vendor = devices.choose_vendor(name)
     else:
@@ -336,7 +347,7 @@ def refuse_unsuitable_device(
     """
     # ``select_vendor`` has done this for the ranks of all machines; other callers have not.
     _refuse_without_collectives(vendor, nproc)
-    refuse_missing_features(recipe, vendor, nproc)
+    refuse_missing_features(recipe, vendor, nproc)  # those that the installed torch lacks
     # The vendor is asked before its devices are counted, because it knows why some are missing.
     refusal = vendor.refuse(recipe, nproc)
     if refusal is not None:
@@ -381,6 +392,7 @@ def list_unproven(vendor: Vendor, remote: RemoteTarget | None) -> dict[str, Text
     tested = {vendor.name: devices.get_tested(vendor)}
     if remote is not None:
         tested[remote.launcher] = remote.tested
+    # ``REAL_RUNS`` is the text of those that were tested by real runs.
     return {name: text for name, text in tested.items() if text != REAL_RUNS}
 
 

@@ -249,7 +249,7 @@ class Plan(Frozen):
 
     @property
     def target(self) -> Target | None:
-        """Return the quality target; none for a throughput recipe."""
+        """Return the quality that the run must reach; None: the recipe only measures speed."""
         value = self.recipe["target_value"]
         if value is None:
             return None

@@ -46,7 +46,8 @@ def _format_name(words: str) -> str:
     printable = "".join(c if c.isprintable() else " " for c in words)
     parts = re.split(r"[\s/:\\]+", printable)
     # A dot at the start would hide the folder, and a dash would make it look like an option.
-    return "-".join(parts).lstrip("._-") or "plan"  # if nothing else remains
+    name = "-".join(parts).lstrip("._-")
+    return name if name else "plan"  # a folder needs some name
 
 
 def _is_folder_name(name: object) -> bool:
@@ -138,7 +139,9 @@ def parse_attempt_number(name: str, folder: str) -> int | None:
 
 
 def read_plan_file(request: RunRequest) -> PlanFile:
-    """Read the plan file that ``request.case`` names; the request's options win over it.
+    """Read the plan file that ``request.case`` names, a YAML file with several runs.
+
+    Options of the request that make sense for all runs (``_SHARED_OPTIONS``) win over the file.
 
     Raises:
         UsageError: with file and key: not YAML, an unknown key, a wrong value, a name that occurs
@@ -186,14 +189,43 @@ def _iterate_combinations(run: dict[str, Any], where: str) -> Iterator[dict[str,
         run: as the file has it; a list of several values stands for an entry for each.
         where: file and number of the run, for errors.
     """
-    for key in run:
-        if key not in _KEYS:
-            raise UsageError(f"unknown key {key!r}", where=where, fix=suggest_nearest(key, _KEYS))
     # A witness is a program of the user's own, which is measured in place of a case. A name in the
     # plan file replaces that of the witness's file.
     if "witness" in run:
         name = _format_name(Path(str(run["witness"])).stem)
         run = {"case": WITNESSED, "name": name} | run
+    _check_run(run, where)
+    settings = run.get("set") or {}  # recipe fields and their values
+    options = {key: value for key, value in run.items() if key != "set"}
+    # Lists of several values; that of a command, for example, is one value.
+    value_lists = {
+        key: values
+        for key, values in (options | settings).items()
+        if isinstance(values, list) and key not in _LIST_FIELDS
+    }
+    if not all(value_lists.values()):
+        raise UsageError(
+            "the list is empty", where=where, fix="give at least one value, or remove the key"
+        )
+    # One value of each list; without lists there is one combination, which is empty.
+    for values in product(*value_lists.values()):
+        chosen = dict(zip(value_lists, values, strict=True))  # a value of each list, by its key
+        entry_options = {key: chosen.get(key, value) for key, value in options.items()}
+        entry_settings = {key: chosen.get(key, value) for key, value in settings.items()}
+        name = _make_entry_name(entry_options, chosen)
+        yield entry_options | {"name": name, "overrides": entry_settings}
+
+
+def _check_run(run: dict[str, Any], where: str) -> None:
+    """Refuse a run of a plan file with wrong keys, settings or name.
+
+    Args:
+        run: as the file has it.
+        where: file and number of the run, for errors.
+    """
+    for key in run:
+        if key not in _KEYS:
+            raise UsageError(f"unknown key {key!r}", where=where, fix=suggest_nearest(key, _KEYS))
     settings = run.get("set") or {}
     if not isinstance(settings, dict):
         raise UsageError(
@@ -209,28 +241,12 @@ def _iterate_combinations(run: dict[str, Any], where: str) -> Iterator[dict[str,
                 "leading dot"
             ),
         )
-    options = {key: value for key, value in run.items() if key != "set"}
-    shared_keys = sorted(options.keys() & settings.keys())  # `seed` may be either of the two
+    # `seed`, for example, may be a key of the run or one of its settings.
+    shared_keys = sorted((run.keys() - {"set"}) & settings.keys())
     if shared_keys:
         raise UsageError(
             f"{shared_keys[0]} is given twice", where=f"{where}: set", fix="remove it from `set`"
         )
-    # Lists of several values; that of a command, for example, is one value.
-    value_lists = {
-        key: values
-        for key, values in (options | settings).items()
-        if isinstance(values, list) and key not in _LIST_FIELDS
-    }
-    if not all(value_lists.values()):
-        raise UsageError(
-            "the list is empty", where=where, fix="give at least one value, or remove the key"
-        )
-    for values in product(*value_lists.values()):  # without lists: one empty combination
-        chosen = dict(zip(value_lists, values, strict=True))  # a value of each list, by its key
-        entry_options = {key: chosen.get(key, value) for key, value in options.items()}
-        entry_settings = {key: chosen.get(key, value) for key, value in settings.items()}
-        name = _make_entry_name(entry_options, chosen)
-        yield entry_options | {"name": name, "overrides": entry_settings}
 
 
 def _make_entry_name(options: dict[str, Any], chosen: dict[str, Any]) -> str:

@@ -61,19 +61,22 @@ def choose_recipe(case: Case, name: str | None, *, world: str, real_data: bool) 
     for candidate in (base_name, f"{base_name}-{world}"):
         if candidate in case.recipes:
             return candidate
-    what = f"case {case.name} has no recipe {base_name!r}"
+    problem = f"case {case.name} has no recipe {base_name!r}"
     family = sorted(key for key in case.recipes if key.startswith(f"{base_name}-"))
     if family:
         raise UsageError(
-            f"{what} for {world} ranks (nodes x devices per node)",
+            f"{problem} for {world} ranks (nodes x devices per node)",
             where="--recipe",
             fix=f"choose one of {', '.join(family)}",
         )
-    raise UsageError(what, where="--recipe", fix=suggest_nearest(base_name, case.recipes))
+    raise UsageError(problem, where="--recipe", fix=suggest_nearest(base_name, case.recipes))
 
 
 def apply_overrides(recipe: Recipe, overrides: Mapping[str, str]) -> Recipe:
     """Return ``recipe`` with ``overrides`` applied.
+
+    Args:
+        overrides: values as the user wrote them, by the name of a recipe field or its short name.
 
     Raises:
         UsageError: an unknown field, or a value outside its type or range.
@@ -105,6 +108,9 @@ def apply_overrides(recipe: Recipe, overrides: Mapping[str, str]) -> Recipe:
 def _read_overrides(recipe: Recipe, overrides: Mapping[str, str]) -> dict[str, Any]:
     """Return the overrides by the full names of their fields; ``none`` is None.
 
+    Args:
+        overrides: values as the user wrote them, by the name of a recipe field or its short name.
+
     Raises:
         UsageError: a field that is unknown, cannot be changed, or is given twice.
     """
@@ -130,6 +136,7 @@ def _read_overrides(recipe: Recipe, overrides: Mapping[str, str]) -> dict[str, A
             )
         if name in values:
             raise UsageError(f"{name} is given twice", where=where, fix="set it only once")
+        # Precisions have other names too, which only that field takes.
         value_aliases = PRECISION_ALIASES if name == "precision" else {}
         values[name] = None if text.lower() == "none" else value_aliases.get(text, text)
     return values
@@ -185,6 +192,9 @@ class RecipeChanges(NamedTuple):
 
 def compare_with_standard(resolved: Recipe, *, named: Recipe, standard: Recipe) -> RecipeChanges:
     """Return what ``resolved`` changes of ``standard``.
+
+    Each recipe field declares a rule, which says whether work with another value of the field is
+    still comparable.
 
     Args:
         resolved: the recipe of the run, with the user's changes.

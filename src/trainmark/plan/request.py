@@ -34,7 +34,7 @@ def _convert_to_list(words: Any) -> Any:
 
 
 def _check_interval(seconds: float) -> float:
-    """Refuse an interval that is so short that sampling would disturb the run."""
+    """Refuse an interval between samples of the devices at which sampling would disturb the run."""
     if 0 < seconds < _MIN_INTERVAL_S:
         raise ValueError(
             f"it must be at least {_MIN_INTERVAL_S:g} seconds, or 0 to take no samples"

@@ -41,7 +41,12 @@ UNUSED_ACCELERATOR = "accelerator-not-used"  # label
 
 
 def _refuse_impossible_run(choice: Choice, recipe: Recipe, facts: DataFacts, folder: Path) -> None:
-    """Refuse a run that cannot end as its recipe asks."""
+    """Refuse a run that cannot end as its recipe asks.
+
+    Args:
+        facts: of the data, such as the numbers of its samples.
+        folder: of the data.
+    """
     _check_target(choice.case, recipe, facts)
     if recipe.eval_from_sample is not None and recipe.eval_every_samples is None:
         raise UsageError(
@@ -63,6 +68,9 @@ def _refuse_impossible_run(choice: Choice, recipe: Recipe, facts: DataFacts, fol
 def _check_replay_windows(recipe: Recipe, train_samples: int, *, world_size: int) -> None:
     """Refuse ``replay_every_windows`` if the data is too small for a window to be repeated.
 
+    A window is the steps between two synchronisations; with ``replay_every_windows=N``, every Nth
+    measured window is repeated.
+
     Args:
         train_samples: samples of an epoch.
     """
@@ -75,8 +83,8 @@ def _check_replay_windows(recipe: Recipe, train_samples: int, *, world_size: int
     if recipe.max_steps is not None:
         num_steps = min(num_steps, recipe.max_steps)
     num_epochs = ceil(num_steps / steps_per_epoch)
-    # Each epoch but the last may end a window early, after which one more is needed.
     max_windows = ceil(max(0, num_steps - recipe.warmup_steps) / recipe.window_steps)
+    # Each epoch but the last may end a window early, after which one more is needed.
     max_windows += num_epochs - 1
     if max_windows < interval:
         raise UsageError(

@@ -52,7 +52,10 @@ class Rules(Frozen):
 
 
 def read_rules(case: Case | None) -> Rules:
-    """Return the rules of ``case``; the general ones for None and for a case without a file.
+    """Return the rules by which results of ``case`` are compared, in each division.
+
+    The closed division has runs of the standard work, the open one also runs of other work. Without
+    a case, and for a case that has no ``rules.toml``, these are the general rules.
 
     Raises:
         UsageError: the file is not TOML, or has an unknown key or value.
@@ -66,8 +69,8 @@ def read_rules(case: Case | None) -> Rules:
         merged = {
             division: rules | case_rules.get(division, {}) for division, rules in general.items()
         }
-        # ``merged`` has only the divisions. The case's file is added, so that the validation sees
-        # its other keys and refuses them.
+        # ``merged`` has only the divisions of the general rules. The rest of the case's file is
+        # added, so that the validation sees its unknown keys and refuses them.
         return Rules.model_validate(case_rules | merged, strict=True)
     except (OSError, ValueError, TypeError) as error:  # TypeError: a division is not a table
         raise UsageError(

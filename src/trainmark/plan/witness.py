@@ -76,7 +76,7 @@ class BatchDimensions(Frozen):
 
 
 class WitnessSpec(Frozen):
-    """The file of ``run --witness``.
+    """The file of ``run --witness``: the work of a user's program that is measured like a case.
 
     Args:
         name: the program's name on pages and in tables.
@@ -179,9 +179,9 @@ _RANK_OPTIONS = {
 
 
 def find_rank_launcher(command: Sequence[str]) -> str | None:
-    """Return the known launcher in a command, such as ``torchrun``; None: there is none."""
+    """Return the known launcher of ranks in a command, such as ``torchrun``; None: it has none."""
     name = Path(command[0]).name
-    if name in _RANK_OPTIONS:
+    if name in _RANK_OPTIONS:  # its keys are the known launchers: programs and modules
         return name
     if name.startswith("python") and "-m" in command[1:]:
         module = _get_next_word(command, command.index("-m"))

@@ -120,7 +120,7 @@ def _refuse_options(request: RunRequest) -> None:
             ),
         )
     for name in _CASE_OPTIONS:
-        if getattr(request, name) not in (None, {}):  # the values of options that are not given
+        if getattr(request, name) not in (None, {}):  # an option that is not given has one of these
             option = "KEY=VALUE" if name == "overrides" else f"--{name}"
             raise UsageError(
                 f"{option} cannot be used with --witness",
@@ -282,7 +282,7 @@ def _find_import_error(interpreter: Sequence[str]) -> str | None:
 def _read_shebang(script: Path) -> list[str]:
     """Return the Python command in the first line of a script; empty if there is none."""
     with script.open("rb") as file:
-        first_line = file.readline(512)  # Linux reads 256 bytes at most
+        first_line = file.readline(512)  # enough: Linux reads 256 bytes at most
     if not first_line.startswith(b"#!") or b"python" not in first_line:
         return []
     # As Linux does: all that follows the interpreter is one argument.
@@ -372,11 +372,12 @@ def _describe_recipe(recipe: Recipe) -> dict[str, Any]:
 
 
 def _compute_digest(witness: Witness) -> str:
-    """Return a digest by which launches of a user's program are compared: only equal ones are.
+    """Return a digest of a user's program; only launches with equal digests are comparable.
 
     Args:
         witness: the program. The digest covers its command, and ``spec``, the content of the file
             given with ``--witness``.
     """
     text = witness.model_dump_json(include={"spec", "command"})
+    # 16 digits are enough: two of all programs that are ever compared will not have the same.
     return hashlib.sha256(text.encode()).hexdigest()[:16]
