@@ -91,7 +91,13 @@ def test_missing_file_is_named(tmp_path):
 def test_ranks_of_known_launchers(command, launcher, nproc):
     args = command.split()
     assert find_rank_launcher(args) == launcher
-    assert read_nproc(args) == nproc
+    assert read_nproc(args, nnodes=1) == nproc
+
+
+def test_ranks_of_accelerate_are_those_of_all_machines():
+    # The option of accelerate is the total, that of torchrun is the number on each machine.
+    assert read_nproc(["accelerate", "launch", "--num_processes", "16", "t.py"], nnodes=2) == 8
+    assert read_nproc(["torchrun", "--nproc-per-node", "16", "t.py"], nnodes=2) == 16
 
 
 def make_plan(folder: Path, command: str, **fields: object):

@@ -198,8 +198,12 @@ def _get_next_word(command: Sequence[str], position: int) -> str:
     return command[position + 1] if position + 1 < len(command) else ""
 
 
-def read_nproc(command: Sequence[str]) -> int | None:
-    """Return the ranks per machine that a launcher's command names; None: it names no number."""
+def read_nproc(command: Sequence[str], *, nnodes: int) -> int | None:
+    """Return the ranks per machine that a launcher's command names; None: it names no number.
+
+    Args:
+        nnodes: number of machines.
+    """
     launcher = find_rank_launcher(command)
     if launcher is None:
         return None
@@ -210,6 +214,10 @@ def read_nproc(command: Sequence[str]) -> int | None:
             continue
         if not equals:
             value = _get_next_word(command, position)
-        if value.isdecimal() and int(value) > 0:  # not a word such as `gpu`
-            return int(value)
+        if not value.isdecimal():  # a word such as `gpu`
+            continue
+        # Accelerate's number is of all machines, and it divides it in the same way.
+        nproc = int(value) // nnodes if launcher == "accelerate" else int(value)
+        if nproc > 0:
+            return nproc
     return None

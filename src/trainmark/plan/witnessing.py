@@ -146,7 +146,7 @@ def _choose_nproc(request: RunRequest, witness: Witness) -> int:
     Raises:
         UsageError: the command and ``--nproc`` differ.
     """
-    nproc = read_nproc(witness.command)
+    nproc = read_nproc(witness.command, nnodes=request.nnodes or 1)
     if nproc is None:
         return request.nproc or 1
     if request.nproc not in (None, nproc):
