@@ -41,7 +41,7 @@ def write_prepared(raw, *, fail=False, progress_lines=None, **options):
 
         return write_it
 
-    options = {"case": "fake", "form": 1, **options}
+    options = {"case": "fake", "format_version": 1, **options}
     say = (progress_lines if progress_lines is not None else []).append
     sources = {"a.txt": raw / "a.txt"}
     with prepared.write_data_folder(
@@ -148,7 +148,7 @@ def test_unchanged_source_is_not_hashed_again(raw, monkeypatch):
 def test_data_error_leaves_no_folder(raw, tmp_path):
     def prepare():  # finds a fault of the data after it has written a file
         with prepared.write_data_folder(
-            tmp_path / "data", raw, {}, print, case="a", form=1
+            tmp_path / "data", raw, {}, print, case="a", format_version=1
         ) as partial_folder:
             partial_folder.write_file("a", lambda target: target.write_bytes(b"a"))
             raise DataError("row 3")
@@ -169,7 +169,7 @@ def test_a_stage_is_done_once_and_its_result_kept(raw, tmp_path):
 
         sources = {"a.txt": raw / "a.txt"}
         with prepared.write_data_folder(
-            tmp_path / "data", raw, sources, print, case="a", form=1
+            tmp_path / "data", raw, sources, print, case="a", format_version=1
         ) as writer:
             rows = writer.run_stage("count", count)
             if not stopped:
@@ -221,7 +221,7 @@ def test_copied_file_counts_as_progress_even_if_already_copied(raw, tmp_path):
         units = Units()
         sources = {"a.txt": raw / "a.txt"}
         with prepared.write_data_folder(
-            tmp_path / "data", raw, sources, units, case="a", form=1
+            tmp_path / "data", raw, sources, units, case="a", format_version=1
         ) as writer:
             units.begin("writing", total=3)  # the bytes of a.txt
             writer.copy_file("copied", raw / "a.txt")
@@ -250,13 +250,13 @@ def test_finished_folder_of_another_case_or_tokenizer_is_refused(raw, tmp_path, 
 def test_folder_has_one_writer_and_is_not_its_source(raw, tmp_path):
     data = tmp_path / "data"
     with (
-        prepared.write_data_folder(data, raw, {}, print, case="a", form=1),
+        prepared.write_data_folder(data, raw, {}, print, case="a", format_version=1),
         pytest.raises(EnvironmentFault, match="another `trainmark prepare` is using"),
-        prepared.write_data_folder(data, raw, {}, print, case="a", form=1),
+        prepared.write_data_folder(data, raw, {}, print, case="a", format_version=1),
     ):
         raise AssertionError("entered twice")
     with (
         pytest.raises(DataError, match="lies inside the raw folder"),
-        prepared.write_data_folder(raw / "data", raw, {}, print, case="a", form=1),
+        prepared.write_data_folder(raw / "data", raw, {}, print, case="a", format_version=1),
     ):
         raise AssertionError("entered")

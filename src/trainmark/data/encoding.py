@@ -105,7 +105,7 @@ def write_pairs(
         {**sources, **copies},
         say,
         case=case,
-        form=FORMAT_VERSION,
+        format_version=FORMAT_VERSION,
         text_key=text_key,
         vocab_size=corpus_tokenizer.vocab_size,
         end_of_document={
@@ -118,16 +118,28 @@ def write_pairs(
             return
         for name, file in copies.items():
             partial_folder.copy_file(name, file)
-        max_lines = max_lines or {}
+        max_lines_by_pair = {} if max_lines is None else max_lines
         for name, files_of_pair in pairs.items():
             writer = _PairWriter(name, list(files_of_pair.values()), encoder, partial_folder)
-            num_workers = _choose_num_workers(workers, writer.total_bytes)
-            counts = writer.write(num_workers, max_lines.get(name))
-            _refuse_empty_corpus(counts, raw)
-            partial_folder.report(
-                f"{counts['documents']:,} documents, {counts['tokens']:,} tokens, largest id "
-                f"{counts['largest_token_id']} of {corpus_tokenizer.vocab_size}"
-            )
+            _write_pair(writer, raw, workers=workers, max_lines=max_lines_by_pair.get(name))
+
+
+def _write_pair(
+    writer: _PairWriter, raw: Path, *, workers: int | None, max_lines: int | None
+) -> None:
+    """Write a pair, refuse it if it has no document, and report what it has.
+
+    Args:
+        raw: the file or folder with the texts, for an error.
+        workers: maximum number of processes; None: one for each usable core.
+        max_lines: maximum number of lines to read; None: all.
+    """
+    counts = writer.write(_choose_num_workers(workers, writer.total_bytes), max_lines)
+    _refuse_empty_corpus(counts, raw)
+    writer.partial_folder.report(
+        f"{counts['documents']:,} documents, {counts['tokens']:,} tokens, largest id "
+        f"{counts['largest_token_id']} of {writer.encoder.tokenizer.vocab_size}"
+    )
 
 
 def _refuse_empty_corpus(counts: Mapping[str, int], raw: Path) -> None:
@@ -325,13 +337,21 @@ def encode_blocks(
 
 
 class _PairWriter:
-    """Writes a pair; resumes where an earlier call was interrupted.
+    """Writes a pair: a ``.bin`` with the tokens of documents and a ``.idx``, its index.
+
+    It continues where an earlier call was interrupted.
 
     Args:
         name: of the pair.
         files: its source files, in order.
         encoder: turns blocks of lines into tokens.
         partial_folder: the data folder that is being written.
+
+    Attributes:
+        tokens_file: the ``.bin``.
+        sizes_file: a temporary file with the number of tokens of each document, for the index.
+        position: place in the source files; the lines before it are written.
+        counts: numbers of the documents, tokens and empty texts before it, and the largest id.
     """
 
     def __init__(
@@ -508,9 +528,10 @@ def read_blocks(
             stream: Any = gzip.GzipFile(fileobj=raw) if is_gzip else raw
             for _ in islice(stream, file_lines):
                 pass  # skip the lines before ``begin``
-            while lines := _read_lines(stream):
+            for next_lines in iter(partial(_read_lines, stream), []):  # []: the end of the file
+                lines = next_lines
                 if max_lines is not None:
-                    lines = lines[: max_lines - total_lines]
+                    lines = next_lines[: max_lines - total_lines]
                 if not lines:  # ``max_lines`` were read
                     return
                 if file_lines == 0:

@@ -71,7 +71,7 @@ def choose_dtype(vocab_size: int) -> np.dtype[Any]:
 
 @dataclass(frozen=True, slots=True)
 class IndexedReader:
-    """A checked pair; make it with ``open``.
+    """A pair of files, tokens (``.bin``) and their index (``.idx``); ``open`` checks and makes it.
 
     Args:
         prefix: path of the pair without its endings.
@@ -386,14 +386,17 @@ def check_tokens(reader: IndexedReader, cache_folder: Path, *, vocab_size: int) 
     # The number of tokens of the tokenizer; None: another program has prepared the data.
     tokenizer_size = read_manifest(folder).get("vocab_size")
     if content.smallest < 0 or content.largest >= vocab_size:
+        known_size = f" ({tokenizer_size})" if tokenizer_size else ""
         raise DataError(
             f"the token ids range from {content.smallest} to {content.largest}",
             where=str(tokens_file),
             rule=(
                 f"token ids must be at least 0 and less than the recipe's vocab_size ({vocab_size})"
             ),
-            fix=f"set vocab_size to the vocabulary size of the tokenizer that made the data"
-            f"{f' ({tokenizer_size})' if tokenizer_size else ''}, or prepare the data again",
+            fix=(
+                "set vocab_size to the vocabulary size of the tokenizer that made the data"
+                f"{known_size}, or prepare the data again"
+            ),
         )
     if tokenizer_size is not None:
         refuse_short_vocabulary(

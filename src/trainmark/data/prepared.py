@@ -65,14 +65,16 @@ class Reporter:
 class PartialFolder:
     """A data folder that is being written.
 
+    An interrupted call leaves it, and the next call continues from what is finished in it.
+
     Args:
         folder: its path until it is finished.
         manifest: the content of the manifest but for its files; ``counts`` holds the counts of each
             split.
         report: receives lines and progress.
-        state: what is finished, also stored on disk: ``stages`` maps names to results, ``files``
-            maps names to size and sha256, ``made_of`` holds what the content depends on, ``stats``
-            maps sources to size and time of change.
+        state: what is finished, also stored on disk: ``stages`` maps parts of the work to their
+            results, ``files`` maps paths to size and sha256, ``made_of`` holds what the content
+            depends on, ``stats`` maps sources to size and time of change.
     """
 
     folder: Path
@@ -166,7 +168,7 @@ def write_data_folder(
     say: Say,
     *,
     case: str,
-    form: int,
+    format_version: int,
     **options: Any,
 ) -> Iterator[PartialFolder | None]:
     """Yield the partial folder to write into, or None if ``data`` is finished already.
@@ -181,7 +183,7 @@ def write_data_folder(
         sources: the files that ``data`` is made of, by name.
         say: called with each line; a ``Reporter`` also receives the progress.
         case: name of the case; the manifest contains it.
-        form: version of the format that is written.
+        format_version: version of the format that is written.
         options: everything else that ``data`` depends on; the manifest contains them.
 
     Raises:
@@ -195,7 +197,7 @@ def write_data_folder(
     folder = data.with_name(f".{data.name}.partial")
     with _translate_system_errors(data, folder), _lock_folder(data):
         partial_folder = _open_partial_folder(
-            folder, data, sources, report, case=case, form=form, options=options
+            folder, data, sources, report, case=case, format_version=format_version, options=options
         )
         if partial_folder is None:
             report(f"{data} is already prepared")
@@ -222,7 +224,7 @@ def _open_partial_folder(
     report: Reporter,
     *,
     case: str,
-    form: int,
+    format_version: int,
     options: Mapping[str, Any],
 ) -> PartialFolder | None:
     """Return the partial folder, resumed or empty; None if ``data`` is finished already.
@@ -233,7 +235,7 @@ def _open_partial_folder(
         sources: the files that ``data`` is made of, by name.
         report: receives lines and progress.
         case: name of the case.
-        form: version of the format that is written.
+        format_version: version of the format that is written.
         options: everything else that ``data`` depends on.
 
     Raises:
@@ -244,7 +246,7 @@ def _open_partial_folder(
     # ``versions``: size and time of change of each source.
     fingerprints, versions = _fingerprint_sources(sources, earlier_state, report)
     # Everything that the content of the data folder depends on.
-    made_of = {"case": case, "format": form, "sources": fingerprints, **options}
+    made_of = {"case": case, "format": format_version, "sources": fingerprints, **options}
     if _is_finished(data, made_of):
         shutil.rmtree(folder, ignore_errors=True)  # it is no longer needed
         return None
@@ -488,7 +490,7 @@ def compute_fingerprint(
     digest = sha256()
     size = 0
     with file.open("rb") as stream:
-        while block := stream.read(BLOCK_BYTES):
+        for block in iter(partial(stream.read, BLOCK_BYTES), b""):  # b"": the end of the file
             digest.update(block)
             size += len(block)
             advance(len(block))
@@ -502,7 +504,7 @@ def copy_file(source: Path, target: Path, advance: Callable[[int], None] = lambd
         advance: shows progress; called with the size of each block that was copied.
     """
     with source.open("rb") as reader, target.open("wb") as writer:
-        while block := reader.read(BLOCK_BYTES):
+        for block in iter(partial(reader.read, BLOCK_BYTES), b""):  # b"": the end of the file
             if block.count(0) < len(block):
                 writer.write(block)
             else:  # only zeros: skip them, which makes a hole
@@ -517,7 +519,7 @@ def write_splits(
     say: Say,
     *,
     case: str,
-    form: int,
+    format_version: int,
     layout: Layout,
     names: Mapping[str, str],
     write: Callable[[Sequence[Path], Path], dict[str, int]],
@@ -534,7 +536,7 @@ def write_splits(
         raw: the folder that contains all source files.
         say: called with each line to show.
         case: name of the case, for the manifest.
-        form: version of the format that is written.
+        format_version: version of the format that is written.
         layout: the source files of each split.
         names: the name of each split's file in ``data``.
         write: writes a split from its source files; returns counts by name, which may be empty.
@@ -546,7 +548,9 @@ def write_splits(
     for files_of_split in layout.files.values():
         files += files_of_split
     sources = {file.relative_to(raw).as_posix(): file for file in files}
-    with write_data_folder(data, raw, sources, say, case=case, form=form) as partial_folder:
+    with write_data_folder(
+        data, raw, sources, say, case=case, format_version=format_version
+    ) as partial_folder:
         if partial_folder is None:
             return
         counts = partial_folder.manifest["counts"]

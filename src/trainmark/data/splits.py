@@ -102,6 +102,8 @@ class Layout:
 def find_layout(folder: Path, forms: Sequence[Form], make_error: Fault) -> Layout:
     """Return the files of each split, in the first of ``forms`` that ``folder`` has.
 
+    A form is a way in which a data set is stored, for example as parquet files in a subfolder.
+
     Args:
         forms: each has the possible names of each split's file, and the subfolders in which the
             files may be; ``kind`` names the form.
@@ -154,12 +156,15 @@ def _find_files(place: Path, name: str) -> list[Path]:
     split, _, ending = name.rpartition(".")  # ``train`` and ``parquet``
     # The pattern of ``glob`` also finds names such as ``train-0a-of-2b``, which are no parts.
     candidates = sorted(place.glob(f"{split}-[0-9]*-of-[0-9]*.{ending}"))
-    match_by_part = {
-        part: match for part in candidates if (match := PART_NAME.fullmatch(part.stem))
-    }
-    parts = list(match_by_part)
-    numbers = [int(match[1]) for match in match_by_part.values()]
-    totals = [int(match[2]) for match in match_by_part.values()]
+    parts: list[Path] = []
+    numbers: list[int] = []
+    totals: list[int] = []
+    for candidate in candidates:
+        match = PART_NAME.fullmatch(candidate.stem)
+        if match is not None:
+            parts.append(candidate)
+            numbers.append(int(match[1]))
+            totals.append(int(match[2]))
     # Each part states the total. Parts of several versions of the data may together have each
     # number once; then they state different totals.
     if numbers and (numbers != list(range(totals[0])) or len(set(totals)) > 1):

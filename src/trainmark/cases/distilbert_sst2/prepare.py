@@ -66,7 +66,7 @@ def prepare(raw: Path, data: Path, say: Say) -> None:
         raw,
         say,
         case="distilbert_sst2",
-        form=FORMAT,  # version of what is written here
+        format_version=FORMAT,  # version of what is written here
         layout=layout,
         notes=notes,
         # An npz file of a split has only one possible name.

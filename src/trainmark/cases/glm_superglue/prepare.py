@@ -81,7 +81,7 @@ def prepare(raw: Path, data: Path, say: Say) -> None:
         raw,
         say,
         case="glm_superglue",
-        form=FORMAT,  # version of what is written
+        format_version=FORMAT,  # version of what is written
         layout=layout,
         # The path of each split in ``data``. The form lists several paths that a split may have in
         # ``raw``; the last one has no subfolder.

@@ -78,7 +78,7 @@ def prepare(raw: Path, data: Path, say: Say) -> None:
         raw,
         say,
         case="llama2_7b_lora",
-        form=FORMAT_VERSION,
+        format_version=FORMAT_VERSION,
         layout=layout,
         names=SPLIT_FILES,
         write=_write_dialogues,

@@ -61,7 +61,7 @@ def prepare(raw: Path, data: Path, say: Say, *, workers: int | None = None, **op
     import_extra("duckdb", where=raw)  # raises an error now if it is not installed
     sources = find_sources(raw)
     with prepared.write_data_folder(
-        data, raw, sources, say, case="dlrm_criteo", form=FORMAT, **rules
+        data, raw, sources, say, case="dlrm_criteo", format_version=FORMAT, **rules
     ) as partial_folder:
         if partial_folder is None:  # ``data`` is complete already
             return
