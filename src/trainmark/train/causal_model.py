@@ -26,6 +26,7 @@ class CausalModel(nn.Module):
 
     Args:
         library: a causal model of ``transformers``: table, blocks, last norm, head.
+        kernels: has the function that computes the loss, Trainmark's own or torch's.
     """
 
     def __init__(self, library: PreTrainedModel, kernels: Kernels) -> None:

@@ -42,7 +42,8 @@ def read_state(file: Path, make_error: Fault) -> dict[str, Tensor]:
     """Return the tensors of a file of safetensors or of torch, by their keys.
 
     The file is memory-mapped: numbers are read when they are used. Only files in torch's format
-    before 1.6 are read whole.
+    before 1.6 are read whole. The libraries are imported here, because the launcher uses this
+    module without torch.
 
     Args:
         make_error: makes a ``DataError`` with the fix for a checkpoint of the case, and with the
@@ -63,10 +64,12 @@ def read_state(file: Path, make_error: Fault) -> dict[str, Tensor]:
         if isinstance(error, UnpicklingError):  # torch's message advises to allow code
             what = "the file contains more than weights, and loading it would execute code"
         raise make_error(what, where=str(file)) from None
-    where, state = str(file), content
+    where = str(file)  # for the error
+    state = content
     # A training checkpoint has the weights under ``module``, beside the optimizer's state.
     if isinstance(content, dict) and "module" in content:
-        where, state = f"{file}, module", content["module"]
+        where = f"{file}, module"
+        state = content["module"]
     if not isinstance(state, dict) or not all(isinstance(x, torch.Tensor) for x in state.values()):
         rule = "every entry of a checkpoint must be a tensor"
         raise make_error("the file contains no named tensors", where=where, rule=rule)
@@ -122,7 +125,10 @@ def list_stored_weights(file: Path, make_error: Fault) -> list[StoredTensor]:
 class Checkpoints:
     """The checkpoints of one launch. Only next-token jobs have any.
 
+    Torch is imported inside the methods: the launcher imports this module and does without torch.
+
     Args:
+        job: has the model, and the stepper with the optimizer and the loss scaler.
         folder: folder of the launch's checkpoints; the last complete one is kept.
         open_span: makes a context whose time is reported as the span of that name.
 

@@ -69,27 +69,15 @@ class NextTokenJob:
         self.ranks = ranks
         self.model = model
         self.num_parameters = sum(item.numel() for item in model.parameters())
-        device = torch.device(context.device.torch_type)
-        is_sharded = recipe.fsdp and ranks.mesh is not None  # a single rank has no mesh
-        # ``materialize`` gives values to the weights of a model on the meta device. If FSDP shards
-        # the model, it does so after the sharding, so that no rank ever holds a whole model.
-        if materialize is not None and not is_sharded:
-            materialize(device)
         # ``model``, perhaps wrapped, so that its gradients are averaged over the ranks.
-        replicas = parallelize(
-            model,
-            ranks,
-            compiled=compiled,
-            shards=blocks if recipe.fsdp else None,
-            experts=experts,
+        parallel_model = self._parallelize_model(
+            materialize, blocks=blocks, experts=experts, compiled=compiled
         )
-        if materialize is not None and is_sharded:
-            materialize(device)
         self.sharding = Sharding.of(context, num_rows=len(data.train), ranks=ranks)
         self.steps_per_epoch = self.sharding.steps_per_epoch
         self.stepper = Stepper(
             context,
-            replicas,
+            parallel_model,
             _build_optimizer(model, recipe, eps=adam_eps),
             self._compute_loss_sum,
             ranks=ranks,
@@ -102,6 +90,40 @@ class NextTokenJob:
         self.check = self.stepper.check
         self.updates = self.stepper.updates
         self._begin = Progress()  # where training begins: at 0, or at a checkpoint
+
+    def _parallelize_model(
+        self,
+        materialize: Callable[[torch.device], None] | None,
+        *,
+        blocks: Iterable[nn.Module],
+        experts: Iterable[nn.Module],
+        compiled: bool,
+    ) -> nn.Module:
+        """Give the model its weights and parallelize it; return the module to call.
+
+        Args:
+            materialize: gives values to the weights of a model on the meta device, in place; None:
+                the model has its weights.
+            blocks: modules that FSDP shards one by one.
+            experts: modules with only this rank's share of a layer's experts.
+            compiled: compile the model with ``torch.compile``.
+        """
+        device = torch.device(self.context.device.torch_type)
+        uses_fsdp = self.recipe.fsdp
+        is_sharded = uses_fsdp and self.ranks.mesh is not None  # a single rank has no mesh
+        if materialize is not None and not is_sharded:
+            materialize(device)
+        parallel_model = parallelize(
+            self.model,
+            self.ranks,
+            compiled=compiled,
+            shards=blocks if uses_fsdp else None,
+            experts=experts,
+        )
+        # A sharded model gets its weights only now, so that no rank ever holds a whole model.
+        if materialize is not None and is_sharded:
+            materialize(device)
+        return parallel_model
 
     def resume_from(self, begin: Progress, scale: Tensor) -> None:
         """Continue the order of the data, the learning rates and the loss scale of a checkpoint.

@@ -119,9 +119,10 @@ class RoutingMeter:
 
     @torch.no_grad()
     def check_choice(self, tokens: Tensor, router: Any, chosen: Tensor) -> None:
-        """Count, in some steps, the tokens whose experts the router's scores do not choose.
+        """Count the tokens whose experts are not those that the router's scores choose.
 
-        If the recipe forces the choice of experts, it is not compared with scores.
+        Only one of ``_SCORE_CHECK_INTERVAL`` steps is checked, because the scores are computed once
+        more for the check. If the recipe forces the choice of experts, no step is checked.
 
         Args:
             tokens: inputs of the router, one of the width D for each of N tokens, (N, D).

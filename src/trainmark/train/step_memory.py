@@ -68,7 +68,8 @@ class Prediction:
         """Return the bytes that a rank needs of ``memory``.
 
         They leave out what its process takes without any tensor (``PROCESS_BYTES``). On an
-        accelerator (``machine_bytes`` is None) they include what the allocator keeps.
+        accelerator (``machine_bytes`` is None) they include the freed memory that the allocator
+        keeps, as ``reserved`` does; ``total`` has only the tensors.
         """
         return self.reserved if memory.machine_bytes is None else self.total
 
@@ -128,28 +129,19 @@ def predict_peak_bytes(sizes: Transformer, recipe: Recipe) -> Prediction:
     backward pass, with all gradients. The prediction has the rank's tensors at the peak and, as
     ``cached``, the freed memory that the allocator of an accelerator keeps.
     """
-    tensor_parallel = sizes.tensor_parallel
-    local_parameters = -(-sizes.parameters // (tensor_parallel * sizes.shards))  # rounded up
-    # Weights that FSDP2 holds unsharded, in addition to the rank's own shard: those of the token
-    # table and of a few blocks.
-    num_gathered = 0
-    if sizes.shards > 1:
-        block_weights = min(_GATHERED_BLOCKS, sizes.num_layers) * sizes.block_matmul_weights
-        num_gathered = (sizes.table_weights + block_weights) // tensor_parallel
+    num_parts = sizes.tensor_parallel * sizes.shards
+    local_parameters = -(-sizes.parameters // num_parts)  # of this rank; rounded up
+    # Weights that FSDP2 holds unsharded, in addition to the rank's own shard.
+    num_gathered = _count_gathered_weights(sizes)
     # Bytes of a number in matmuls.
     number_bytes = HALF_BYTES if recipe.precision in AUTOCAST else FP32_BYTES
     # Bytes that one block saves for the backward pass.
     block_bytes = _estimate_block_bytes(
         sizes, number_bytes=number_bytes, compiled=bool(recipe.compile)
     )
-    # Bytes of activations at the two times at which the peak may be. At the end of the backward
-    # pass only a gradient of the residual stream is left.
+    # Bytes of activations at the two times at which the peak may be.
     at_forward_end = _estimate_forward_bytes(sizes, recipe, block_bytes, number_bytes=number_bytes)
-    at_backward_end = sizes.tokens * sizes.hidden_size * FP32_BYTES
-    if sizes.tied_head and recipe.kernels != "own":
-        # The gradient of the table from the head is kept until that of the look-up is computed.
-        # Trainmark's own kernels compute it with the loss, at the end of the forward pass.
-        at_backward_end += sizes.table_weights * FP32_BYTES // tensor_parallel
+    at_backward_end = _estimate_backward_bytes(sizes, recipe)
     all_gradients = local_parameters * FP32_BYTES
     # Gradients exist in the forward pass if they are accumulated, or if there are several replicas:
     # DDP keeps the gradients in its buckets.
@@ -179,6 +171,17 @@ def predict_peak_bytes(sizes: Transformer, recipe: Recipe) -> Prediction:
         activations=activations,
         cached=cached,
     )
+
+
+def _count_gathered_weights(sizes: Transformer) -> int:
+    """Return the number of weights that FSDP2 holds unsharded, beside the rank's own shard.
+
+    These are the weights of the token table and of a few blocks. Without FSDP2 there are none.
+    """
+    if sizes.shards == 1:
+        return 0
+    block_weights = min(_GATHERED_BLOCKS, sizes.num_layers) * sizes.block_matmul_weights
+    return (sizes.table_weights + block_weights) // sizes.tensor_parallel
 
 
 def _estimate_forward_bytes(
@@ -220,6 +223,20 @@ def _estimate_forward_bytes(
         input_bytes = 2 * stream_bytes  # the last norm and the head each save their input
         temporary_bytes = max(temporary_bytes, input_bytes + copied_bytes + head_bytes)
     return saved_bytes + temporary_bytes
+
+
+def _estimate_backward_bytes(sizes: Transformer, recipe: Recipe) -> int:
+    """Return the bytes of activations at the end of the backward pass.
+
+    Only a gradient of the residual stream is left of them and, if the head uses the token table,
+    perhaps a gradient of the table.
+    """
+    stream_bytes = sizes.tokens * sizes.hidden_size * FP32_BYTES
+    if sizes.tied_head and recipe.kernels != "own":
+        # The gradient of the table from the head is kept until that of the look-up is computed.
+        # Trainmark's own kernels compute it with the loss, at the end of the forward pass.
+        return stream_bytes + sizes.table_weights * FP32_BYTES // sizes.tensor_parallel
+    return stream_bytes
 
 
 def _estimate_cached_bytes(

@@ -246,7 +246,8 @@ class Stepper:
             rate as a multiple of the optimizer's initial rate.
         max_grad_norm: clip the global gradient norm; None: no clipping.
         loss_scale_window: steps without overflow after which fp16's loss scale doubles.
-        loss_scale_hysteresis: overflow from which on the scale is halved; see ``LossScaler``.
+        loss_scale_hysteresis: which overflow, counted since the scale last doubled, is the first
+            that halves it; each later one halves it too. See ``LossScaler``.
         loss_scale_start: scale of the first step; the default is that of torch's ``GradScaler``.
     """
 
@@ -300,7 +301,7 @@ class Stepper:
     def check(self) -> None:
         """Stop the run if the loss scale has fallen below its minimum.
 
-        Synchronises, so it is called only at the edge of a window.
+        Synchronises, so it is called only between two windows of steps.
 
         Raises:
             DivergedError: gradients overflow even at the smallest scale.

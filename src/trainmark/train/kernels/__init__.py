@@ -36,7 +36,7 @@ class Kernels:
             tasks: names of fields of this class.
         """
         implementations = {}
-        for task in tasks:
+        for task in tasks:  # ``LIBRARY`` has torch's operation for each task
             is_library = getattr(self, task) is getattr(LIBRARY, task)
             implementations[task] = "library" if is_library else "own"
         return implementations
