@@ -159,7 +159,9 @@ class RunProgress:
         """
         recipe = self.plan.recipe
         steps_of_epochs = event.steps_per_epoch * recipe["max_epochs"]
-        self._total_steps = min(steps_of_epochs, recipe["max_steps"] or steps_of_epochs)
+        self._total_steps = steps_of_epochs
+        if recipe["max_steps"]:  # None: the epochs alone limit the steps
+            self._total_steps = min(steps_of_epochs, recipe["max_steps"])
         self._steps_per_epoch = event.steps_per_epoch
         limit_s = recipe["timeout_s"]
         # A run with a target may end before its last step.

@@ -232,7 +232,10 @@ def _build_lost_error(run_dir: Path, error: OSError) -> LostRunError:
 
 
 def _emit_printed_speeds(run_dir: Path, events: EventWriter) -> None:
-    """Write an event with the speeds that a program of the user's own printed."""
+    """Write an event with the speeds that a program of the user's own printed.
+
+    Of a program that printed very many, only some are kept, evenly spread: they are thinned out.
+    """
     program = read_plan(run_dir).witness
     if program is None:
         return

@@ -280,7 +280,7 @@ def check_entries(file: PlanFile, *, dry_run: bool = False) -> list[SeriesEntry]
             rule="the runs of a plan file need a separate folder",
             fix="choose another --out",
         )
-    read_cluster_once = cache(read_cluster)
+    read_cluster_once = cache(read_cluster)  # many entries may name the same cluster file
     entries = []
     for entry in file.entries:
         try:

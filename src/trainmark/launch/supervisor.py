@@ -55,7 +55,11 @@ class _Order(NamedTuple):
 
 
 class _Supervisor:
-    """Starts and ends ranks; runs in the supervisor's process."""
+    """Starts and ends ranks; runs in the supervisor's process.
+
+    Args:
+        order: what the launcher, which is the parent of this process, has it start.
+    """
 
     def __init__(self, order: _Order) -> None:
         self._order = order
@@ -334,7 +338,7 @@ def supervise_ranks(
 
 
 def _send_order(supervisor: subprocess.Popen[bytes], order: _Order) -> None:
-    """Write the order to the supervisor."""
+    """Tell the supervisor which ranks to start, in a line of JSON on its standard input."""
     assert supervisor.stdin is not None, "it is a pipe"
     # The supervisor may have been killed. ``_Reports.receive_ranks`` then raises.
     with suppress(BrokenPipeError):

@@ -83,6 +83,8 @@ class EngineJob:
     """A job that was started, by this process or an earlier one.
 
     Args:
+        plan: of the run; its run directory is ``folder``.
+        cluster: settings of the cluster on which the job runs.
         process: the process of the command, if this process started it and it does not submit.
         num_cancels: how often ``Launcher.cancel`` was called for the job, counted before the call;
             launchers may use more force from the second time on.
@@ -107,7 +109,7 @@ class EngineJob:
         """
         if self.process is not None:
             return str(self.process.pid)
-        file = self.folder / JOB_FILE
+        file = self.folder / JOB_FILE  # what the command printed
         words = file.read_text(errors="replace").split() if file.exists() else []
         if not words:
             raise RecordError("the file does not name a job of this run", where=str(file))
