@@ -32,8 +32,9 @@ def recipe_field(default: Any, doc: str, *, rule: Rule = "open") -> Any:
         default: the value in recipes that do not set the field.
         doc: one line for ``trainmark list fields``, with the unit.
         rule: what it means to change the field. A plan lists changes under ``fix_hp`` or
-            ``extra``. A result with changes only under ``fix_hp`` may be in the closed division;
-            with one under ``extra``, it belongs to the open division.
+            ``extra``. A division is a set of rules for results that are compared. A result with
+            changes only under ``fix_hp`` may be in the closed division; with one under ``extra``,
+            it belongs to the open division.
 
             - ``closed``: the change is listed under ``fix_hp``.
             - ``open``: the field changes the work; the change is listed under ``extra``.

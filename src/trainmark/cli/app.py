@@ -84,7 +84,7 @@ def import_verb(name: str) -> ModuleType:
 
 
 def load_command(name: str) -> Any:
-    """Return the command of a verb; its module is imported now."""
+    """Return the command ``name``, such as ``run``; its module is imported only now."""
     module = import_verb(name)
     if name == "serve":  # the one command with a subcommand
         return module.build(name)

@@ -93,8 +93,10 @@ def complete_recipe(incomplete: str) -> list[Candidate]:
     from trainmark import cases
 
     case = _find_typed_case()
-    # `load_all` also returns the faults of cases that cannot be loaded, as [1].
-    chosen_cases = [case] if case else cases.load_all()[0]
+    if case is not None:
+        chosen_cases = [case]
+    else:
+        chosen_cases, _ = cases.load_all()  # cases that cannot be loaded are not offered
     cases_by_recipe: dict[str, list[str]] = {}
     for chosen_case in chosen_cases:
         for recipe_name in chosen_case.recipes:

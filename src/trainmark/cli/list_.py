@@ -93,7 +93,10 @@ def _list_recipes(case: Case, _lang: str) -> Rows:
 
 
 def _list_fields(case: Case, _lang: str) -> Rows:
-    """Return a row for each recipe field of a case."""
+    """Return a row for each recipe field of a case.
+
+    ``_lang`` is not used; it is there because the functions of all sections are called alike.
+    """
     from trainmark.recipe import FIELD_ALIASES
 
     short_names: dict[str, str] = {}
@@ -112,7 +115,10 @@ def _list_fields(case: Case, _lang: str) -> Rows:
 
 
 def _list_prepare_options(case: Case, _lang: str) -> Rows:
-    """Return a row for each option that ``trainmark prepare`` takes for a case."""
+    """Return a row for each option that ``trainmark prepare`` takes for a case.
+
+    ``_lang`` is not used; it is there because the functions of all sections are called alike.
+    """
     return [
         {"case": case.name, "option": option.name, "values": option.rule, "meaning": option.help}
         for option in case.prepare_options
@@ -128,7 +134,7 @@ def _list_devices(lang: str) -> Rows:
     rows = []
     for vendor in vendors.values():
         products = sorted(set(vendor.product_names()))
-        # Such a vendor, a simulated one for example, is used only if `--device` names it.
+        # Some vendors are used only if `--device` names them, for example a simulated one.
         is_named_only = devices.is_named_only(vendor)
         rows.append(
             {

@@ -187,11 +187,11 @@ def _find_value_type(annotation: Any) -> Any:
 
 
 def build_command(name: str, examples: str, verb: Verb) -> Any:
-    """Return the command of one verb, for typer's program.
+    """Return one command of the program, for example ``run``.
 
     Args:
         examples: for the help, as ``lay_out_examples`` takes them.
-        verb: the function that does it; its parameters are the arguments and options.
+        verb: the function of the command; its parameters are the arguments and options.
     """
     program = typer.Typer(
         add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False

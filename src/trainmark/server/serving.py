@@ -65,7 +65,7 @@ def create_state_folder(folder: Path) -> Path:
 
 
 class Tokens:
-    """The tokens of one data folder: a name and a hash in each line of ``file``."""
+    """The tokens for uploads to one data folder: a name and a hash in each line of ``file``."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
