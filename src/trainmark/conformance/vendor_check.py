@@ -109,7 +109,7 @@ class _Faults(list[str]):
         return value
 
     def call_all(self, target: object, calls: _Calls) -> dict[str, Any]:
-        """Call the methods that an object has.
+        """Call those methods of ``calls`` that the object ``target`` has.
 
         Args:
             calls: by the name of a method its arguments and the type of its result; methods that
@@ -157,6 +157,7 @@ def _check_monitor(vendor: Vendor, num_devices: int, faults: _Faults) -> None:
     """Check one reading, and that ``monitored(n)`` names devices that are in it.
 
     Args:
+        num_devices: number of the vendor's devices on this machine.
         faults: the list to which faults are added.
     """
     call = f"monitored({num_devices})"

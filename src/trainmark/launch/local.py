@@ -62,6 +62,7 @@ def prepare_setup(
     """Describe this machine, and choose the environment variables of its ranks.
 
     Args:
+        nproc: number of ranks on this machine.
         mark: value of ``RUN_VARIABLE``, which identifies the processes of the run.
         program_run_dir: if the ranks run a program of the user's own, its run directory. The
             program's environment stays as it is, except for the variables that make it load the
@@ -117,9 +118,10 @@ def start_ranks(
 
     Args:
         argv: command of each rank.
+        setup: has the number of ranks of this machine, and their environment.
         output: standard output of the ranks.
         errors: standard error of the ranks.
-        node: number of this machine, from 0.
+        node: number of this machine among the ``nnodes`` machines of the run, from 0.
         master: host and port at which all ranks meet; None: a free port of this machine, on which
             all ranks run.
         starts_ranks: the command, such as torchrun, is started once and starts the ranks itself.
@@ -154,7 +156,12 @@ def start_ranks(
 
 
 def _choose_torchrun_variables(node: int, nnodes: int, host: str, port: int) -> dict[str, str]:
-    """Return the variables with which torchrun fills in options that its command does not have."""
+    """Return the variables with which torchrun fills in options that its command does not have.
+
+    Args:
+        node: number of this machine among the ``nnodes`` machines of the run, from 0.
+        host, port: where the ranks of all machines meet.
+    """
     if nnodes == 1:  # torchrun's defaults are right
         return {}
     return {
@@ -231,7 +238,10 @@ def run_ranks(
     """Run this machine's ranks to their end, and write events about how they ended.
 
     Args:
-        find_stop_reason: called several times a second; once it returns a reason, the ranks end.
+        folder: the run directory.
+        setup: has the number of ranks of this machine, and their environment.
+        find_stop_reason: called several times a second; once it returns a reason, as fields of the
+            event ``stop``, the ranks end.
         node: number of this machine; None: the run has no other machine.
         master: host and port of the first node, where ranks meet; None: they meet on a free port
             of this machine.
@@ -288,6 +298,13 @@ def _start_plan_ranks(
     """Start the plan's ranks of this machine.
 
     They train a case, which is a workload of Trainmark, or run a program of the user's own.
+
+    Args:
+        folder: the run directory.
+        setup: has the number of ranks of this machine, and their environment.
+        log: gets the output and the errors of the ranks.
+        node: number of this machine, from 0.
+        master: host and port at which all ranks meet; None: a free port of this machine.
     """
     program = plan.witness  # the user's own program; None: the ranks train a case
     argv = build_rank_command(sys.executable, folder) if program is None else program.command
@@ -330,6 +347,8 @@ def _wait_for_ranks(
     """Wait until all ranks have ended, one has failed, or there is a reason to stop them.
 
     Args:
+        folder: the run directory, into which stuck ranks write their stacks at the time limit.
+        find_stop_reason: returns why the ranks must be stopped now; None: they need not.
         first_rank: number of the first of ``ranks`` in the run.
 
     Returns:

@@ -37,6 +37,7 @@ def refuse_unusable_network(
 
     Args:
         variables: the environment of the ranks.
+        world_size: number of ranks of the run, on all machines.
         master: host where they meet.
 
     Raises:

@@ -272,6 +272,9 @@ class HeartbeatReader:
 def _enter_program_folder(program: Witness, node: int) -> Path:
     """Make the folder of a user's own program the current one, and return it.
 
+    Args:
+        node: number of this node, for the error's text.
+
     Raises:
         DataError: it cannot be entered.
     """
@@ -292,6 +295,12 @@ def _run_node(
     options: argparse.Namespace, events: EventWriter, find_stop_reason: FindStopReason
 ) -> bool:
     """Run this node's ranks; return whether all succeeded.
+
+    Args:
+        options: the arguments of this module, as ``main`` has parsed them.
+        events: gets the events of this node.
+        find_stop_reason: called several times a second; returns why the ranks must be stopped, or
+            None.
 
     Raises:
         TrainmarkError: this node cannot run its part; nothing was started.

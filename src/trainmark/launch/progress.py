@@ -316,13 +316,17 @@ def _format_duration(seconds: float) -> str:
 
 
 class ProgressLine:
-    """A line about a launch on standard error: updated on a terminal, else written at times."""
+    """A line about a launch on standard error: updated on a terminal, else written at times.
+
+    Args:
+        label: name of the run, with which the line begins.
+    """
 
     def __init__(self, plan: Plan, label: str) -> None:
         self._progress = RunProgress(plan)
         self._label = label
-        self._shown_text = ""
-        self._shown_s = 0.0  # when it was shown
+        self._shown_text = ""  # the line as it was written last
+        self._shown_s = 0.0  # when that was, by the monotonic clock
         self._has_warned = False  # of the time limit
 
     def show(self, engine_state: str = "") -> None:

@@ -433,8 +433,13 @@ def _finish_earlier_launches(
 ) -> None:
     """Make the records of launches that earlier calls did not finish, then scan the entry again.
 
-    An earlier call may have been killed during a launch. If that launch is a job of an engine, it
-    is still running, and this function waits for it.
+    An earlier call may have been killed during a launch. If that launch is a job of an engine such
+    as Slurm, it is still running, and this function waits for it.
+
+    Args:
+        request: a job for which this function waits is cancelled once it holds a stop signal.
+        report: called with a line about each job that is waited for, and each launch of which no
+            record can be made.
     """
     if entry.plan is None:
         return

@@ -21,7 +21,7 @@ _POLL_S = 0.1
 def save_stacks(
     ranks: Sequence[RankProcess], files: Sequence[Path], signal_number: int
 ) -> list[str]:
-    """Make every rank write its stacks; return the names of their files.
+    """Make every rank write the call stacks of its threads; return the names of their files.
 
     For a rank that does not answer, the process state is written instead. A rank that a SIGSTOP has
     suspended is continued; it writes its stacks before anything else.

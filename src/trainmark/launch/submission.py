@@ -149,6 +149,10 @@ class _JobWatch:
     """Waits for the end of a job; cancels it on a stop signal and after its time limit.
 
     Times are seconds of the monotonic clock.
+
+    Args:
+        launcher: asks the engine for the job's state, and cancels the job.
+        request: holds the name of a stop signal once one has arrived.
     """
 
     def __init__(self, launcher: Launcher, job: EngineJob, request: StopRequest) -> None:
@@ -227,6 +231,10 @@ def _wait_for_end(
     launcher: Launcher, job: EngineJob, request: StopRequest, on_poll: Callable[[str], None]
 ) -> dict[str, Any] | None:
     """Wait until the job has ended, or has ignored being cancelled for too long.
+
+    Args:
+        request: the job is cancelled once it holds a stop signal.
+        on_poll: called about once a second with the engine's words about the job.
 
     Returns:
         Why the job was cancelled, as fields of the event ``stop``; None: it was not.

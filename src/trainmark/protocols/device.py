@@ -169,7 +169,12 @@ class Vendor(Protocol):
         """Return the driver's version; None if there is no driver or it cannot be found out."""
 
     def open(self, local_rank: int, ranks_here: int) -> Device:
-        """Return the device of one rank. No earlier call may import torch."""
+        """Return the device of one rank. No earlier call may import torch.
+
+        Args:
+            local_rank: number of the rank among those of this machine, from 0.
+            ranks_here: number of ranks of this machine.
+        """
 
     def collective_library(self) -> str:
         """Return name and version of the collective library; called by a rank."""

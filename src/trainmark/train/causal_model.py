@@ -88,6 +88,10 @@ def materialize_weights(model: CausalModel, device: torch.device, *, seed: int, 
     2 x layers for matrices that write into the residual stream. Each rank draws every parameter
     whole on the host and keeps its part, so that the weights do not depend on the number of ranks.
     It does so one parameter at a time, so that no rank ever holds a whole model.
+
+    Args:
+        seed: of the random numbers, the same on every rank.
+        std: standard deviation of the normal distribution.
     """
     model.to_empty(device=device)
     generator = torch.Generator().manual_seed(seed)

@@ -148,6 +148,9 @@ def training_batches(
     """Yield this rank's micro-batches of ``epoch``.
 
     Args:
+        split: the data; ``split.batch`` returns the arrays and the counts of the rows with some
+            numbers.
+        sharding: which rows each rank trains in each step.
         order: row numbers in the order of training, (num_rows,); None: a permutation that depends
             on seed and epoch.
         counted: false if another rank of the same replica counts the samples; they are then this
@@ -181,6 +184,8 @@ def evaluation_batches(
     ranks. A rank that has no more rows gets the tensors of the first row, and the number 0.
 
     Args:
+        split: the data; ``split.batch`` returns the arrays and the counts of the rows with some
+            numbers.
         size: rows of a batch.
     """
     rows = np.array(evaluation_rows(len(split), rank=rank, world_size=world_size), np.int64)

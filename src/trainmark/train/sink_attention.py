@@ -140,6 +140,7 @@ def _attend_to_all(
         query: (B, H, T, W).
         key, value: (B, K, T, W), K heads for the H of ``query``.
         sink_key: the key of the sink, (W,).
+        scaling: factor of the products of queries and keys.
     """
     key, value = _prepend_sink(key, value, sink_key)
     attended = scaled_dot_product_attention(
@@ -162,6 +163,7 @@ def _attend_to_window(
         query: (B, H, T, W).
         key, value: (B, K, T, W), K heads for the H of ``query``.
         sink_key: the key of the sink, (W,).
+        scaling: factor of the products of queries and keys.
 
     Returns:
         (B, H, positions, W), with the T positions first and then those that fill the last block.

@@ -236,6 +236,7 @@ def run_program(
     """Run a program of an engine; return what it printed, unless ``output`` takes it.
 
     Args:
+        input_text: what the program gets as standard input.
         output: a file for the program's standard output; the text that is returned is then empty.
         folder: working directory of the program; None: that of this process.
 

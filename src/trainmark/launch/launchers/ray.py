@@ -226,6 +226,7 @@ def run_nodes(folder: Path, *, nnodes: int, bundle: dict[str, float], script: st
 
     Args:
         folder: the run directory, which gets the log of each node.
+        nnodes: number of nodes, each on a machine of its own.
         bundle: amount of each resource of Ray that every node gets.
         script: what a shell on each node runs; it has placeholders for the node's number and for
             the address and port of the first node.

@@ -97,6 +97,9 @@ def build_ssh_arguments(url: str, settings: SshSettings, script: str) -> list[st
 
     If an option is given twice, ssh takes the first. So the cluster file overrides the defaults,
     but not the options that this launcher requires.
+
+    Args:
+        settings: those of the cluster file for ssh.
     """
     options_of_file = [f"{name}={value}" for name, value in settings.options.items()]
     ordered_options = (*_REQUIRED_OPTIONS, *options_of_file, *_DEFAULT_OPTIONS)
