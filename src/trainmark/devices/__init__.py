@@ -52,10 +52,11 @@ _GLOO_TYPES = ("cpu", "cuda")
 
 @cache
 def load_all() -> tuple[dict[str, Vendor], list[EnvironmentFault]]:
-    """Return every vendor by name, and a fault for each package whose vendor does not work.
+    """Return every vendor by name, and a fault for each that cannot be used.
 
-    Accelerators come first, the CPU last. Each call returns the same objects, so that a vendor's
-    tool is asked only once in a process.
+    Only vendors that other installed packages add, as entry points, can have a fault. Accelerators
+    come first, the CPU last. Each call returns the same objects, so that a vendor's tool is asked
+    only once in a process.
     """
     vendors: dict[str, Vendor] = {}
     for make_vendor in _ACCELERATORS:
@@ -134,6 +135,7 @@ def _list_faults(vendor: Vendor, *, where: str) -> list[EnvironmentFault]:
     Args:
         where: the place that the fault's message names.
     """
+    # ``Diagnoses`` has functions that a vendor need not have.
     refusal = vendor.unusable() if isinstance(vendor, Diagnoses) else None
     if refusal is None:
         return []
@@ -141,7 +143,10 @@ def _list_faults(vendor: Vendor, *, where: str) -> list[EnvironmentFault]:
 
 
 def list_occupants(name: str, nproc: int) -> list[Occupant]:
-    """Return the processes on the devices that ``nproc`` ranks of a vendor would use."""
+    """Return the processes on the devices that ``nproc`` ranks of a vendor would use.
+
+    Empty if the vendor does not look for them.
+    """
     vendor = list_vendors()[name]
     return vendor.occupants(nproc) if isinstance(vendor, Diagnoses) else []
 

@@ -223,7 +223,7 @@ class Accelerator:
         )
 
     def matmul_rate(self, precision: Precision) -> MatmulRate:
-        """Measure at sizes that fill a large device, then release the memory.
+        """Return the best rate of matmuls whose sizes fill a large device; then release the memory.
 
         The two operands and the product together take at most a quarter of the memory.
         """
@@ -249,7 +249,7 @@ class Accelerator:
         from trainmark.devices.rates import measure_copy_rate
 
         _, total_bytes = self._backend.free_and_total_bytes()
-        # 1 GiB, or less on a device with little memory.
+        # 1 GiB, or less on a device with little memory: both copies take at most an eighth of it.
         return measure_copy_rate(self, copied_bytes=min(1 << 30, total_bytes // 16))
 
     def describe(self) -> dict[str, Any]:

@@ -131,7 +131,8 @@ class Backend:
         Args:
             task: what the call does, as a verb with its object: ``waits for the device``.
             calls: several forms of the same call.
-            trial: tries a call, and raises an error if it does not work.
+            trial: tries a call, and raises an error if it does not work; by default it makes the
+                call.
 
         Raises:
             EnvironmentFault: none works.
@@ -186,7 +187,7 @@ def _find_working(
     """Return the first of the calls that works, None if none does, and why those before it do not.
 
     Args:
-        trial: tries a call, and raises an error if it does not work.
+        trial: tries a call, and raises an error if it does not work; by default it makes the call.
     """
     failures: list[str] = []
     for call in calls:

@@ -53,7 +53,10 @@ class Work(NamedTuple):
 
 
 def measure_ns(device: Device, run: Callable[[], object]) -> int:
-    """Return the device time of ``run`` in ns, after all earlier work on the device has ended."""
+    """Return the device time of ``run`` in ns, after all earlier work on the device has ended.
+
+    A mark is an event that the device records with the time at which it reaches it.
+    """
     device.synchronize()
     start = device.mark()
     run()
@@ -211,6 +214,8 @@ def compute_swing(times_ns: Sequence[int]) -> float | None:
 def prepare_matmul(device: Device, precision: Precision, shape: tuple[int, int, int]) -> Work:
     """Return the work of multiplying two random matrices, which are on the device already.
 
+    ``Work`` is a function that does it once, and one that checks the result.
+
     Args:
         precision: of the matmul. The caller must have set it on the device: TF32 and fp32 have the
             same operands, and only a setting of torch makes the difference.
@@ -318,7 +323,8 @@ def make_pattern(size_bytes: int) -> Any:
 def prepare_copy(device: Device, size_bytes: int) -> Work:
     """Return the work of copying ``size_bytes`` within the device's memory.
 
-    It reads ``size_bytes`` and writes as many.
+    It reads ``size_bytes`` and writes as many. ``Work`` is a function that does it once, and one
+    that checks the result.
     """
     import torch
 
@@ -330,7 +336,8 @@ def prepare_copy(device: Device, size_bytes: int) -> Work:
 def prepare_transfer(device: Device, size_bytes: int, *, to_device: bool) -> Work | None:
     """Return the work of copying between the host's pinned memory and the device's memory.
 
-    None if the device computes in the host's memory.
+    None if the device computes in the host's memory. ``Work`` is a function that does it once, and
+    one that checks the result.
 
     Args:
         size_bytes: how much is copied each time the work runs.

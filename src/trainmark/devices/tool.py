@@ -220,6 +220,7 @@ def parse_number(text: object, *, least: float = 0.0, most: float = _MAX_VALUE) 
         least: the smallest number that is accepted.
         most: the largest number that is accepted.
     """
+    # JSON's true and false are no numbers, though ``bool`` is a kind of ``int``.
     if not isinstance(text, (str, int, float)) or isinstance(text, bool):
         return None
     match = _NUMBER.match(str(text).strip())
@@ -280,6 +281,8 @@ def make_sample(
 
     Args:
         index: the device's place in what the tool printed, from 0.
+        name, temperature, power, utilization, clock: as printed, with or without their units;
+            None: not printed.
         memory: used and total memory, for example ``116MiB / 32768MiB``. If a device has several
             memories, the last counts, which is the device's own.
     """

@@ -239,6 +239,7 @@ class TorchVendor:
         for index in self._list_monitor_indices(nproc):
             sample = samples.get(index)
             if sample is not None and sample.memory_total_bytes:
+                # Without a reading of the used memory, all of it counts as free.
                 free_bytes.append(sample.memory_total_bytes - (sample.memory_used_bytes or 0))
         return RankMemory(max(0, min(free_bytes))) if free_bytes else None
 

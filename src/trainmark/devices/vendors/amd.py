@@ -143,7 +143,7 @@ def _parse_text(value: object) -> str | None:
 
 
 class Amd(RocmVendor):
-    """Planning's view of AMD devices; see ``Vendor``."""
+    """Find, examine and open AMD devices; see ``protocols.Vendor``."""
 
     name = "amd"
     tested = RECORDED_OUTPUTS

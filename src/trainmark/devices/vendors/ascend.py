@@ -56,7 +56,7 @@ def parse_npu_smi(text: str) -> list[DeviceSample]:
 
 
 class Ascend(TorchVendor):
-    """Planning's view of Ascend chips; see ``Vendor``."""
+    """Find, examine and open Ascend chips; see ``protocols.Vendor``."""
 
     name = "ascend"
     tested = RECORDED_OUTPUTS

@@ -46,7 +46,7 @@ def parse_cnmon(text: str) -> list[DeviceSample]:
 
 
 class Cambricon(TorchVendor):
-    """Planning's view of Cambricon cards; see ``Vendor``."""
+    """Find, examine and open Cambricon cards; see ``protocols.Vendor``."""
 
     name = "cambricon"
     tested = RECORDED_OUTPUTS

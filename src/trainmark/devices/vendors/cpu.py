@@ -77,7 +77,8 @@ def read_peak_resident_bytes() -> int:
     peak = _read_fields("/proc/self/status").get("VmHWM")  # in kB, which are KiB
     if peak:
         return int(peak.split()[0]) * 1024
-    # The second choice, because on Linux this value includes the peak of the parent process.
+    # The second choice, because on Linux this value includes the peak of the parent process. Its
+    # unit depends on the system.
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _RSS_UNIT_BYTES
 
 
@@ -104,7 +105,7 @@ def keep_freed_memory() -> bool:
 
 
 class Cpu:
-    """Planning's view of the CPU; see ``Vendor``."""
+    """Examine and open the CPU; see ``protocols.Vendor``."""
 
     name = "cpu"
     tested = REAL_RUNS

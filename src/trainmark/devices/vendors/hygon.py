@@ -83,7 +83,7 @@ def _parse_card(index: int, fields: Mapping[str, Any]) -> DeviceSample:
 
 
 class Hygon(RocmVendor):
-    """Planning's view of Hygon DCUs; see ``Vendor``."""
+    """Find, examine and open Hygon DCUs; see ``protocols.Vendor``."""
 
     name = "hygon"
     tested = RECORDED_OUTPUTS

@@ -50,7 +50,7 @@ def parse_ixsmi(text: str) -> list[DeviceSample]:
 
 
 class Iluvatar(TorchVendor):
-    """Planning's view of Iluvatar chips; see ``Vendor``.
+    """Find, examine and open Iluvatar chips; see ``protocols.Vendor``.
 
     Their device files and their build of torch distinguish them from NVIDIA's cards.
     """

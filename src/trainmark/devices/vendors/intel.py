@@ -50,6 +50,7 @@ def parse_dump(text: str) -> list[DeviceSample]:
         MonitorFault: the text has another form.
     """
     rows = _read_rows(text)
+    # The first row that has this heading; the tool may print other lines before it.
     headings = next((row for row in rows if "DeviceId" in row), [])
     samples = {}
     for row in rows:
@@ -123,7 +124,10 @@ def _read_rows(text: str) -> list[list[str]]:
 
 
 class Intel(TorchVendor):
-    """Planning's view of Intel's GPUs; see ``Vendor``. A device is a tile, as torch counts them."""
+    """Find, examine and open Intel's GPUs; see ``protocols.Vendor``.
+
+    A device is a tile, a part of a card, as torch counts them.
+    """
 
     name = "intel"
     tested = RECORDED_OUTPUTS

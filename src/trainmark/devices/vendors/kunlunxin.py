@@ -62,7 +62,7 @@ def parse_xpu_smi(text: str) -> list[DeviceSample]:
 
 
 class Kunlunxin(TorchVendor):
-    """Planning's view of Kunlunxin XPUs; see ``Vendor``."""
+    """Find, examine and open Kunlunxin XPUs; see ``protocols.Vendor``."""
 
     name = "kunlunxin"
     tested = RECORDED_OUTPUTS

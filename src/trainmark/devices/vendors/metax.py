@@ -64,7 +64,7 @@ def parse_mx_smi(text: str) -> list[DeviceSample]:
 
 
 class MetaX(TorchVendor):
-    """Planning's view of MetaX chips; see ``Vendor``.
+    """Find, examine and open MetaX chips; see ``protocols.Vendor``.
 
     Their device files and their build of torch distinguish them from NVIDIA's cards.
     """

@@ -63,7 +63,7 @@ def parse_mthreads_gmi(text: str) -> list[DeviceSample]:
 
 
 class MThreads(TorchVendor):
-    """Planning's view of Moore Threads cards; see ``Vendor``."""
+    """Find, examine and open Moore Threads cards; see ``protocols.Vendor``."""
 
     name = "mthreads"
     tested = RECORDED_OUTPUTS

@@ -30,7 +30,7 @@ TF32_OVERRIDE = "NVIDIA_TF32_OVERRIDE"
 
 
 class Nvidia(TorchVendor):
-    """Planning's view of NVIDIA's cards; see ``Vendor``."""
+    """Find, examine and open NVIDIA's cards; see ``protocols.Vendor``."""
 
     name = "nvidia"
     tested = Text("a simulated card, no real card yet", "模拟卡，尚未在真卡上测试")

@@ -334,7 +334,8 @@ class NvmlMonitor:
     """
 
     def __init__(self) -> None:
-        self._nvml = nvml = load_library()
+        nvml = load_library()
+        self._nvml = nvml
         version = ask_or_none(nvml, nvml.nvmlSystemGetNVMLVersion)
         self.name = f"nvml {version}" if version else "nvml"
         self._fault_watches: dict[int, FaultWatch] = {}  # by number of the card
