@@ -161,6 +161,7 @@ def _check_monitor(vendor: Vendor, num_devices: int, faults: _Faults) -> None:
         faults: the list to which faults are added.
     """
     call = f"monitored({num_devices})"
+    # A call that fails returns None, and its fault has then been added.
     indices = faults.call(call, partial(vendor.monitored, num_devices), list[_Count]) or []
     fault = f"{call} is {indices!r}: neither empty nor one index per device"
     faults.add_unless(len(indices) in (0, num_devices), fault)
@@ -204,7 +205,7 @@ def device_faults(vendor: Vendor) -> list[str]:
         faults.add_unless(is_same, f"the {name} of the device differs from that of the vendor")
     answers = faults.call_all(device, _DEVICE_CALLS)
     for name, keys in _REQUIRED_KEYS.items():
-        answer = answers[name] or {}
+        answer = answers[name] or {}  # None: the call failed
         faults += [f"{name} lacks the key {key}" for key in keys if key not in answer]
     fp32_settings = answers["set_precision"] or {}  # ``_DEVICE_CALLS`` asks for fp32
     faults.add_unless(not fp32_settings.get("tf32"), "fp32 leaves TF32 on")

@@ -164,7 +164,10 @@ def make_case(
                 "tokenizer", Path, "folder of Llama 3.1's tokenizer; required", required=True
             ),
             PrepareOption(
-                "workers", int, "number of processes; default: one per usable core", range(1, 513)
+                "workers",
+                int,
+                "number of processes; default: one per usable core",
+                choices=range(1, 513),
             ),
         ),
         **fields,

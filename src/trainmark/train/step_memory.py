@@ -355,7 +355,7 @@ def read_rank_memory(device: Device, ranks_here: int) -> RankMemory | None:
     # unknown: the ranks share its total.
     if reading.scope == "process":
         return RankMemory(reading.total_bytes // ranks_here, machine_bytes=reading.total_bytes)
-    free_bytes = reading.total_bytes - (reading.used_bytes or 0)
+    free_bytes = reading.total_bytes - (reading.used_bytes or 0)  # None: use is not reported
     # The used bytes include the device context of this process itself. It is part of what a rank
     # needs, so it counts as available.
     return RankMemory(min(reading.total_bytes, free_bytes + PROCESS_BYTES))

@@ -259,6 +259,7 @@ def run_program(
     except (OSError, subprocess.TimeoutExpired) as error:
         raise EnvironmentFault(str(error), where=argv[0]) from None
     if process.returncode:
+        # Some programs print their errors to standard output. The end of a long text tells most.
         message = (process.stderr or process.stdout or "").strip()[-2000:]
         raise EnvironmentFault(message or f"exit code {process.returncode}", where=argv[0])
     return process.stdout or ""

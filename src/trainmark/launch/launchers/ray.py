@@ -345,6 +345,7 @@ def _find_failure(reference: Any) -> str:
     try:
         exit_code = ray.get(reference)
     except RayError as error:  # the actor or its machine was lost
+        # Shortened to one line, because it becomes a part of a line in the job's log.
         return " ".join(str(error).split())[:1_000]
     return f"exit code {exit_code}" if exit_code else ""
 
