@@ -361,6 +361,9 @@ class _Timeline:
     Attributes:
         epoch: number of the current epoch, from 0; None before the training and after its end.
         last_ns: time of the last moment, by the clock of the events.
+        _num_steps: number of steps so far.
+        _samples_by_num_steps: entry ``n`` is the number of samples trained after ``n`` steps.
+        _losses_by_num_steps: entry ``n`` is the loss of step ``n`` from 1 on; entry 0 is None.
     """
 
     def __init__(self, record: Record, events_path: Path, *, shift_ns: int) -> None:

@@ -167,24 +167,24 @@ LOG_FORMS: dict[str, Callable[[Record, Path], str]] = {
 }
 
 
-def render_text(form: str, records: Sequence[Record], paths: Sequence[str]) -> str:
-    """Return records in one of ``RECORD_FORMS`` or ``LOG_FORMS``.
+def render_text(format_name: str, records: Sequence[Record], paths: Sequence[str]) -> str:
+    """Return records in one of the formats of ``RECORD_FORMS`` or ``LOG_FORMS``.
 
     Args:
-        form: name of the form, such as ``csv``.
+        format_name: such as ``csv``.
         paths: for each record, its file or the folder of its run. A log is made from the events in
             this folder.
 
     Raises:
         UsageError: a log of several runs, or of none.
-        RecordError: a record cannot be converted to the form.
+        RecordError: a record cannot be converted to the format.
     """
-    if form in RECORD_FORMS:
-        return RECORD_FORMS[form](records)
+    if format_name in RECORD_FORMS:
+        return RECORD_FORMS[format_name](records)
     if len(records) != 1:
         raise UsageError(
             f"{len(records)} runs do not fit into one log", fix="write one file per run"
         )
     path = Path(paths[0])
     folder = path if path.is_dir() else path.parent
-    return LOG_FORMS[form](records[0], folder)
+    return LOG_FORMS[format_name](records[0], folder)

@@ -37,9 +37,13 @@ class FollowedElsewhereError(Exception):
 
 @dataclass(slots=True)
 class Following:
-    """A run on its way to a backend.
+    """Hands the points of one run to one backend, a program such as TensorBoard.
+
+    A point has values of the run at one time, such as the loss of a step.
 
     Args:
+        run_dir: folder of the run, with its events.
+        target: the backend, and the destination in it, such as a folder or a URL.
         open_backend: opens the backend for a run; it may raise any exception, and so may the
             backend.
         clock: monotonic clock in seconds.
@@ -47,6 +51,12 @@ class Following:
         num_points: points that were handed over since the backend was opened.
         fault: why the backend did not take all points; None: it took them.
         is_complete: the whole run and its result were handed over.
+
+    Attributes:
+        _reader: reads the points from the run's events.
+        _backend: None: it is not open.
+        _next_try_s: after a fault, the time of ``clock`` before which nothing is tried again.
+        _lock: the locked file by which other processes know that this one hands the run over.
     """
 
     run_dir: Path
@@ -166,7 +176,7 @@ class Following:
 
 @dataclass(slots=True)
 class FollowedRuns:
-    """Several runs on their way to several backends, in this process.
+    """Hands several runs to several backends, in this process.
 
     Args:
         folders: folders of the runs.

@@ -30,12 +30,12 @@ _NICENESS = 10  # enough for a step in two seconds on a machine whose cores all 
 
 
 class _Report:
-    """The lines of JSON that the launcher reads: one when we are ready, and one at the end."""
+    """The reports of this process to the launcher: one when it is ready, and one at its end."""
 
     def __init__(self) -> None:
-        # The launcher reads our reports from our standard output, a line each. What the backend's
-        # program prints must not stand between them. So we write to a copy of the descriptor, and
-        # what the program prints to the original one is dropped.
+        # The launcher reads the reports from the standard output of this process, a line of JSON
+        # each. What the backend's program prints must not stand between them. So they are written
+        # to a copy of the descriptor, and what the program prints to the original one is dropped.
         self._descriptor = os.dup(sys.stdout.fileno())
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         # Two threads may send an outcome at the same time: the main thread at the end of its work,
@@ -65,7 +65,7 @@ class _Report:
 
 
 class _RunEnd:
-    """Waits for the end of the run in a thread: then the launcher closes our standard input.
+    """Waits for the end of the run in a thread: then the launcher closes this process's input.
 
     Attributes:
         event: set when the run has ended.
@@ -76,7 +76,7 @@ class _RunEnd:
         threading.Thread(target=self._wait_for_end_of_input, daemon=True).start()
 
     def _wait_for_end_of_input(self) -> None:
-        """Set the event when the launcher closes our standard input: the run has ended."""
+        """Set the event when the launcher closes the standard input: the run has ended."""
         while os.read(sys.stdin.fileno(), 4096):  # returns nothing only at the end of the input
             pass
         self.event.set()
@@ -115,7 +115,7 @@ def follow_process(run_dir: Path, target: FollowTarget, patience_s: float) -> No
     threading.Thread(target=exit_if_late, daemon=True).start()
     while not run_end.event.wait(POLL_S):
         following.poll()
-    following.finish()
+    following.finish()  # keeps a fault of the backend; it raises none
     if following.fault is None:
         report.send_outcome(code=None)
     else:

@@ -68,15 +68,25 @@ class _NewPoints(NamedTuple):
 
 @dataclass(slots=True)
 class StepSum:
-    """A step as the ranks reported it until now."""
+    """A step as the ranks reported it until now.
+
+    Attributes:
+        num_ranks: number of ranks that have reported the step.
+        slowest_ns: time of the slowest of them.
+        loss_sum: sum of the losses over the samples.
+        samples: samples of these ranks.
+        lowest_rank: the lowest rank that reported the step; None: no rank did.
+        end_ns: end of the step on the clock of ``lowest_rank``.
+        ended_windows: windows of ranks that end with this step; a window is some steps that a rank
+            reports together.
+    """
 
     num_ranks: int = 0
-    slowest_ns: int = 0  # time of the slowest rank
+    slowest_ns: int = 0
     loss_sum: float = 0.0
     samples: int = 0
-    lowest_rank: int | None = None  # that reported the step; None: no rank did
-    end_ns: int = 0  # on the clock of ``lowest_rank``
-    # Windows of ranks that end with this step.
+    lowest_rank: int | None = None
+    end_ns: int = 0
     ended_windows: list[Window] = field(default_factory=list)
 
     def add(self, rank: int, window: Window, offset: int, end_ns: int) -> None:
@@ -104,10 +114,17 @@ class StepSum:
 
 
 class _Ranks:
-    """What the ranks of a run report.
+    """Reads what the ranks of a run report, and makes points of it.
+
+    A rank reports its steps in windows, some steps together. A point has values of all ranks at one
+    time, such as the loss of a step.
 
     Attributes:
         num_steps: number of the last step that was returned as a point.
+        _facts_by_rank: what each rank reported of its device before the training.
+        _steps: steps that not all ranks have reported yet, by number.
+        _samples_so_far: samples of the steps that were returned as points.
+        _num_earlier_steps: steps of the run that this one resumes; 0: it resumes none.
     """
 
     def __init__(self, plan: Plan, run_dir: Path) -> None:
@@ -305,15 +322,19 @@ class _Ranks:
 
 
 class _Machine:
-    """What the sampler and the launching process of one machine write.
+    """Reads what the sampler and the launching process of one machine write.
+
+    The sampler is a process that reads the devices and the host once a second.
 
     Args:
-        node: number of the machine in a job of an engine; None: the machine of the launcher.
+        node: number of the machine in the job of a cluster's scheduler; None: the machine of the
+            launcher.
         prefix: of the names of its series, ``sys/`` or ``sys/node0/``.
 
     Attributes:
         launch: the event with which it began; None: it was not read yet.
         is_finished: it has reported its end.
+        _num_readings: number of points so far, of the host and of the devices.
     """
 
     def __init__(self, run_dir: Path, node: int | None, prefix: str) -> None:
@@ -424,7 +445,11 @@ class _Machine:
 
 
 class RunReader:
-    """Reads one run from its beginning, from call to call."""
+    """Reads the points of one run from its events; each call returns what was added since.
+
+    Its processes are the launcher, a process on each node if a cluster's scheduler started the run,
+    and the ranks.
+    """
 
     def __init__(self, plan: Plan, run_dir: Path) -> None:
         self._plan = plan

@@ -52,7 +52,15 @@ class FollowerRemark:
 
 @dataclass(slots=True)
 class _Follower:
-    """The process of one follower, as its launcher sees it."""
+    """A follower, as its launcher sees it: a process that sends the run to a backend.
+
+    A backend is a program such as TensorBoard.
+
+    Attributes:
+        target: the backend, and the destination in it.
+        process: prints its reports as lines of JSON: one when it is ready, and one at its end.
+        _output: what it has printed.
+    """
 
     target: FollowTarget
     process: subprocess.Popen[bytes]
@@ -118,9 +126,11 @@ class _Follower:
 class Followers:
     """The followers of one run; a context that ends them.
 
+    A follower is a process that sends the run to a backend, a program such as TensorBoard.
+
     Args:
-        run_dir: of the run, which may not exist yet.
-        targets: a follower is started for each.
+        run_dir: folder of the run, which may not exist yet.
+        targets: the backends, each with a destination; a follower is started for each.
         patience_s: for what is left to hand over when the run has ended.
     """
 

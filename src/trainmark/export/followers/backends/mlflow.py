@@ -51,7 +51,7 @@ def _get_experiment_name() -> str:
 
 
 class MLflow:
-    """Logs the points of one run."""
+    """Logs the points of one run: values at one time each, such as the loss of a step."""
 
     def __init__(self, run: FollowedRun, destination: str | None) -> None:
         """Create the run in MLflow, or find the one that an earlier process created.
@@ -113,7 +113,7 @@ class MLflow:
         """Add the points that MLflow's run lacks.
 
         It may have some from an earlier process that handed over the same run: of each metric those
-        up to its ``_last_numbers``.
+        up to the step in ``_last_numbers``.
 
         Args:
             points: values by the name of their series. ``number`` is the position on an axis, such

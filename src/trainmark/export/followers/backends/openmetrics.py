@@ -27,13 +27,13 @@ def prepare(destination: str | None) -> None:  # noqa: ARG001 - as of every back
 
 
 class OpenMetrics:
-    """Writes the newest values of one run to ``DESTINATION``.
+    """Writes the newest values of one run to a text file, which Prometheus collects.
 
-    A destination that is a folder gets a file for each run.
+    A run has points, which are values at one time each, such as the loss of a step.
     """
 
     def __init__(self, run: FollowedRun, destination: str | None) -> None:
-        """Write the file with the first metric.
+        """Write the file with the first metric, which tells that the run is active.
 
         Args:
             destination: a file, or a folder with a file for each run; None: a file in the folder of

@@ -27,7 +27,7 @@ def prepare(destination: str | None) -> None:  # noqa: ARG001 - as of every back
 
 
 class TensorBoard:
-    """Writes the points of one run."""
+    """Writes the points of one run: values at one time each, such as the loss of a step."""
 
     def __init__(self, run: FollowedRun, destination: str | None) -> None:
         """Begin a file of events with the settings of the run.

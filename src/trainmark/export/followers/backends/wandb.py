@@ -27,7 +27,7 @@ def prepare(destination: str | None) -> None:  # noqa: ARG001 - as of every back
 
 
 class WeightsAndBiases:
-    """Logs the points of one run."""
+    """Logs the points of one run: values at one time each, such as the loss of a step."""
 
     def __init__(self, run: FollowedRun, destination: str | None) -> None:
         """Create the run in W&B, or continue the one that an earlier process created.
