@@ -98,7 +98,11 @@ def _make_entry(name: str) -> zipfile.ZipInfo:
 
 @dataclass(frozen=True, slots=True)
 class Unpacked:
-    """A bundle whose files agree with its manifest, unpacked into ``folder``."""
+    """A bundle whose files agree with its manifest, unpacked into ``folder``.
+
+    A bundle has the files of one run or several. A run that was repeated has several launches, each
+    with a record.
+    """
 
     folder: Path
     manifest: Manifest
@@ -170,7 +174,16 @@ def _make_damage_error(path: Path, reason: str) -> BundleError:
 
 
 def _unpack_archive(archive: zipfile.ZipFile, folder: Path, max_bytes: int) -> Unpacked:
-    """Unpack an open archive, and compare its files with its manifest."""
+    """Unpack an open archive, and compare its files with its manifest.
+
+    Args:
+        max_bytes: largest accepted size of all unpacked files.
+
+    Raises:
+        BundleError: it is beyond the limits of size, or its manifest is of another schema.
+        AlteredError: its files differ from its manifest.
+        _UnreadableError: it has no manifest, or one that is not JSON.
+    """
     names = archive.namelist()
     total_bytes = sum(info.file_size for info in archive.infolist())
     if total_bytes > max_bytes:

@@ -50,7 +50,9 @@ def pack(runs: Sequence[Sequence[Path]], output: Path) -> Manifest:
     """Write or replace a bundle atomically; the same input gives the same bytes.
 
     Args:
-        runs: each as the run directories of its launches, as ``find_runs`` finds them.
+        runs: each as the run directories of its launches, as ``find_runs`` finds them; only a run
+            that was repeated has several launches.
+        output: the bundle to write.
 
     Raises:
         BundleError: a run lacks its evidence, its evidence contradicts it, or its case is not
@@ -66,10 +68,10 @@ def pack(runs: Sequence[Sequence[Path]], output: Path) -> Manifest:
         plans = {path: _read_verifiable_plan(path) for launches in runs for path in launches}
         reject_duplicates(plans[path].run_id for launches in runs for path in launches)
         with tempfile.TemporaryDirectory() as temporary, write_atomically(output) as file:
-            for number, launches in enumerate(runs, 1):
-                for launch, path in enumerate(launches, 1):
-                    subfolder = f"r{launch}" if len(launches) > 1 else ""
-                    _add_launch(path, plans[path], Path(temporary), number, subfolder)
+            for run_number, launches in enumerate(runs, 1):
+                for launch_number, path in enumerate(launches, 1):
+                    subfolder = f"r{launch_number}" if len(launches) > 1 else ""
+                    _add_launch(path, plans[path], Path(temporary), run_number, subfolder)
             return archive.write_archive(file, Path(temporary))
     except OSError as error:
         where = str(error.filename or output)
@@ -175,7 +177,12 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """All checks of one path."""
+    """All checks of a bundle, or of one run directory.
+
+    Args:
+        path: as the user named it.
+        checks: each with its result, its ``state``.
+    """
 
     path: str
     checks: tuple[Check, ...]
@@ -275,7 +282,9 @@ def _find_duplicates(records: Mapping[str, Record]) -> Iterator[tuple[str, Messa
 
 
 def _check_record(loaded: Record, folder: Path, place: str) -> Check:
-    """Compare a record with its evidence and with the figures recomputed from it.
+    """Compare a record with its evidence, the plan and events of the run.
+
+    The figures of the record are recomputed from the evidence.
 
     Args:
         loaded: the record as it was read.

@@ -35,7 +35,8 @@ def make_pseudonym(name: str, key: bytes | None) -> str:
         return name
     if key is None:
         return UNNAMED
-    digest = hmac.new(key, name.encode("utf-8", "surrogateescape"), sha256).hexdigest()
+    name_bytes = name.encode("utf-8", "surrogateescape")  # a name need not be valid UTF-8
+    digest = hmac.new(key, name_bytes, sha256).hexdigest()
     return f"<host-{digest[:_NUM_DIGITS]}>"
 
 

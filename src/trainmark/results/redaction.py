@@ -105,7 +105,7 @@ def _make_rules(kind: str) -> list[_Rule]:
     returns it (``by``).
     """
     return [
-        (_compile(rule["pattern"]), rule.get("new") or _FUNCTIONS[rule["by"]])
+        (_compile(rule["pattern"]), rule["new"] if "new" in rule else _FUNCTIONS[rule["by"]])
         for rule in _DOCUMENT[kind]
     ]
 
@@ -129,6 +129,10 @@ class Redactor:
         folders: folders of this run, each with its placeholder; if one is named twice, the first
             placeholder is taken. The working directory, the home folder and those of Python and
             of this program are always replaced.
+
+    Attributes:
+        _place_rules: replace secrets, folders, addresses and the like.
+        _name_rules: replace the names of this user and host.
     """
 
     def __init__(self, *folders: tuple[Path, str]) -> None:

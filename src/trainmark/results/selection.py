@@ -46,6 +46,8 @@ class FileStamp(NamedTuple):
 class Selection:
     """The records and rows that the arguments of a command name.
 
+    A launch is one measurement: a run that is repeated has several.
+
     Args:
         records: one for each launch, checked once; their trust has the contradictions.
         places: the path of each record.

@@ -78,7 +78,14 @@ class IndexVersion(NamedTuple):
 
 
 class Index:
-    """The index of the records in a folder."""
+    """The index of the records below a folder: a database with an entry for each of them.
+
+    Lists of runs are read from it, so that not every record must be read each time. Results that
+    others published have entries too.
+
+    Attributes:
+        folder: the folder with the runs.
+    """
 
     def __init__(self, where: str | None = None) -> None:
         """Open the index of a folder of runs, or make an empty one.
@@ -148,6 +155,7 @@ class Index:
             cursor = connection.execute(f"SELECT path, bytes, mtime_ns FROM {TABLE}")
             indexed = {path: FileStamp(size, mtime_ns) for path, size, mtime_ns in cursor}
         # By the path relative to the store's folder, as in the index.
+        # A stamp is the size and the time of change of a record, by which a change is noticed.
         present = {path[len(top) + 1 :]: run_stamp for path, run_stamp in walk_runs(top)}
         for file in (self.folder / IMPORTED).rglob("*"):  # results that others published
             file_stamp = read_stamp(str(file)) if file.is_file() else None

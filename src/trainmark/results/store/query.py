@@ -291,6 +291,10 @@ def _refuse_impossible_text(index: Index, word: str, key: str, sign: str, value:
 def _make_condition(index: Index, word: str) -> tuple[str, str | float | bool]:
     """Return the SQL condition of a filter, and its parameter.
 
+    Args:
+        word: the filter: a key, an operator and a value, such as ``p_core>100``; or the name of a
+            case.
+
     Raises:
         UsageError: the word is not a filter, its key is unknown, or its value or operator does not
             fit the type of the key.
