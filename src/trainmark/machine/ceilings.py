@@ -68,14 +68,19 @@ _LINK_MEMORY_SHARE = 1 / 8
 _ALIGNMENT_BYTES = 64
 # Memory for a number of a matrix, with copies in other precisions; the same for all precisions.
 _HELD_BYTES_PER_MATMUL_NUMBER = 8.0
-_HELD_PER_SIZE = 4.0  # memory that a copy or a collective needs, over its size
+# Memory that a copy or a collective needs for each byte of its size.
+_HELD_BYTES_PER_BYTE = 4.0
 
 
 @dataclass(slots=True, kw_only=True)
 class CeilingKind:
-    """One kind of work over several sizes, as docs/machine.md describes it.
+    """One kind of work over several sizes, and the rates that the machine reaches in it.
+
+    Examples are the matmuls in one precision and an all-reduce; docs/machine.md describes them.
 
     Args:
+        name: such as ``matmul_bf16``.
+        unit: of the rates.
         reason: why it does not apply, and has no points; None: it applies.
         counts: which point gives the rate of the kind: that with the best rate, or that of the
             largest size; for memory the latter, because smaller copies may fit into a cache.
@@ -165,12 +170,13 @@ def _build_candidates(
 
     Args:
         prepare: prepares the work of a size in bytes.
+        sizes: in bytes, from small to large.
         factor: bytes that a run moves for each byte of its size.
     """
     return [
         Candidate(
             point=Point(size=(size,), amount=factor * size),
-            held_bytes=_HELD_PER_SIZE * size,
+            held_bytes=_HELD_BYTES_PER_BYTE * size,
             prepare=partial(prepare, size),
         )
         for size in sizes
@@ -244,7 +250,8 @@ def _iterate_transfers(device: Device) -> Iterator[tuple[CeilingKind, list[Candi
     for name, to_device in (("host_to_device", True), ("device_to_host", False)):
         prepare = partial(rates.prepare_transfer, device, to_device=to_device)
         kind = CeilingKind(name=name)
-        uses_host_memory = prepare(4) is None  # tried with four bytes
+        # Tried with four bytes; a device that uses the host's memory has nothing to transfer.
+        uses_host_memory = prepare(4) is None
         if uses_host_memory:
             kind.exclude(message("ceiling_host_memory"))
             yield kind, []
@@ -377,6 +384,9 @@ def run_rank(rank: int, *, device: str, nproc: int, budget_s: float) -> dict[str
     """Return everything that one rank measures; all ranks begin each size together.
 
     Args:
+        rank: its number.
+        device: the vendor's name.
+        nproc: number of ranks.
         budget_s: time of one kind, for example the matmuls of one precision.
     """
     vendor = devices.choose_vendor(device)
@@ -392,7 +402,7 @@ def run_rank(rank: int, *, device: str, nproc: int, budget_s: float) -> dict[str
     with RankGroup.join(vendor.collective_backend, rank_device, rank, nproc) as ranks:
         # All ranks use the smallest memory of any, so that they do the same work. Half of it,
         # because the memory of earlier work may not be free again yet.
-        smallest_bytes = -ranks.find_max(-total_bytes)
+        smallest_bytes = -ranks.find_max(-total_bytes)  # the minimum
         memory_bytes = smallest_bytes / 2
         for kind, candidates in iterate_kinds(vendor, rank_device, ranks, memory_bytes):
             # On all ranks or on none, because ``sweep`` waits for all ranks at each size.

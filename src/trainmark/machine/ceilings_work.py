@@ -32,18 +32,20 @@ if TYPE_CHECKING:
 _GIB = 2**30
 _MAX_ERROR_CHARACTERS = 200
 _NUMBER_BYTES = 4  # of fp32
-_HELD_PER_SIZE = 4.0  # memory that an exchange needs, over its size
+_HELD_BYTES_PER_BYTE = 4.0  # memory that an exchange needs for each byte of its size
 MIN_REPEATS = 3
 _RANK_OFFSET = 1024.0  # between the numbers of two ranks; larger than any number of the pattern
 
 
 @dataclass(slots=True)
 class Point:
-    """A size, and what was measured of it.
+    """A size of a work such as matmuls, and what was measured of it in repeated runs.
 
     Args:
         size: rows, inner and columns of a matmul; or bytes.
         amount: FLOPs or bytes of one run; of a collective those that each rank's link carries.
+        status: ``wrong``: the result of the work is not the expected one.
+        repetitions: number of runs whose times count.
         reason: why it was skipped, or what is wrong with its result; None if measured.
         why: the reason as a code with arguments.
         rate: in FLOP/s or bytes/s: ``median`` and ``max`` of the repetitions.
@@ -150,7 +152,7 @@ def sweep(
 
 
 def _explain_short_time(needed_ns: float, remaining_ns: float) -> Message:
-    """Return that a size needs more time than remains of the budget."""
+    """Return the message that a size needs more time than remains of the budget."""
     needed_s = _round_to_two_digits(needed_ns / 1e9)
     remaining_s = _round_to_two_digits(remaining_ns / 1e9)
     return message("ceiling_time", needed_s=needed_s, left_s=remaining_s)
@@ -428,7 +430,7 @@ def measure_links(
     for pair in pairs:
         candidate = Candidate(
             point=Point(size=(size_bytes,), amount=float(size_bytes)),
-            held_bytes=_HELD_PER_SIZE * size_bytes,
+            held_bytes=_HELD_BYTES_PER_BYTE * size_bytes,
             prepare=partial(build_pair_exchange, device, ranks, size_bytes, pair),
         )
         points = sweep(

@@ -20,6 +20,7 @@ from trainmark.errors import DataError, EnvironmentFault, TrainmarkError, UsageE
 from trainmark.launch.python_commands import build_code_command
 from trainmark.machine import host
 from trainmark.machine.host import (
+    ENGLISH_TEXT,
     Condition,
     Conditions,
     ExaminedMachine,
@@ -123,14 +124,14 @@ def check_device(machine: ExaminedMachine) -> Conditions:
         # ``check_plan`` checks the recipe of the case, and ``check_cores`` the number of cores.
         refuse_unsuitable_device(vendor, Recipe(), machine.nproc, ranks_share_cores=True)
     except EnvironmentFault as fault:
-        yield make_condition("text", "stops", fix=fault.fix, text=fault.what)
+        yield make_condition(ENGLISH_TEXT, "stops", fix=fault.fix, text=fault.what)
         return
     names = ", ".join(sorted(set(vendor.product_names())))
     yield make_condition("device", count=vendor.count(), vendor=vendor.name, names=names)
 
 
 def check_tested(machine: ExaminedMachine) -> Conditions:
-    """State what the vendor was tested on."""
+    """State what the code for this vendor's devices was tested on."""
     if machine.vendor is None:
         return
     tested = devices.get_tested(machine.vendor)
@@ -157,12 +158,12 @@ def check_driver(machine: ExaminedMachine) -> Conditions:
     # ``check_device`` reports a fault of the requested device, which does.
     for fault in faults:
         text = f"{fault.where}: {fault.what}"
-        yield make_condition("text", "spoils", fix=fault.fix, text=text)
+        yield make_condition(ENGLISH_TEXT, "spoils", fix=fault.fix, text=text)
     if faults:
         return
     driver_version = None if machine.vendor is None else machine.vendor.driver_version()
     if driver_version:
-        yield make_condition("text", text=driver_version)
+        yield make_condition(ENGLISH_TEXT, text=driver_version)
     else:
         yield make_condition("no_fault")
 
@@ -335,22 +336,24 @@ def check_plan(machine: ExaminedMachine) -> Conditions:
     except TrainmarkError as fault:
         text = "; ".join(part for part in (fault.where, fault.what, fault.rule) if part)
         check_code = "data" if isinstance(fault, DataError) else "recipe"
-        yield make_condition("text", "stops", fix=fault.fix, text=text, check_code=check_code)
+        yield make_condition(ENGLISH_TEXT, "stops", fix=fault.fix, text=text, check_code=check_code)
         if check_code == "recipe":  # planning may have ended before the check of the data
             yield from _check_data_alone(choice, machine.request.data)
         return
     yield make_condition("recipe", recipe=plan.recipe_name, nproc=plan.nproc, check_code="recipe")
     data = plan.data
+    spoils = False
     if data.origin == "generated":
         # A run on generated data says so by its label, so nothing is spoilt.
-        key, spoils = "data_generated", False
+        message_code = "data_generated"
     elif data.quality_comparable:
-        key, spoils = "data", False
-    else:
-        key, spoils = "data_apart", True
+        message_code = "data"
+    else:  # the quality cannot be compared with published ones
+        message_code = "data_apart"
+        spoils = True
     # Without a code of its own: it gets ``data``, that of this check.
     yield make_condition(
-        key,
+        message_code,
         choose_severity(spoils=spoils),
         train=data.train_samples,
         eval=data.eval_samples,
@@ -371,7 +374,7 @@ def _check_data_alone(choice: Choice, folder: Path | None) -> Conditions:
         cases.check_data(choice.case.name, folder, replace(choice.recipe, data="real"))
     except DataError as fault:
         text = "; ".join(part for part in (fault.where, fault.what, fault.rule) if part)
-        yield make_condition("text", "stops", fix=fault.fix, text=text, check_code="data")
+        yield make_condition(ENGLISH_TEXT, "stops", fix=fault.fix, text=text, check_code="data")
 
 
 CHECKS: dict[str, Check] = {
@@ -413,9 +416,8 @@ def examine(
         except (Exception, SystemExit) as error:  # noqa: BLE001 - foreign vendors raise anything
             text = error.what if isinstance(error, TrainmarkError) else repr(error)
             fix = getattr(error, "fix", None)
-            # ``text`` is the message code of a sentence that is given as it is.
             conditions.append(
-                make_condition("text", "unknown", fix=fix, text=text, check_code=code)
+                make_condition(ENGLISH_TEXT, "unknown", fix=fix, text=text, check_code=code)
             )
     return Examination(
         device=machine.request.device if machine.vendor is None else machine.vendor.name,

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from trainmark.protocols import Vendor
 
 Severity = Literal["stops", "spoils", "unknown", "fine"]
+ENGLISH_TEXT = "text"  # message code of a sentence that is given as it is, in English
 _GIB = 2**30
 _MIB = 2**20
 # Seconds over which the load is measured.
@@ -97,8 +98,9 @@ def make_condition(
     """Return a condition; one that is ``fine`` has no fix.
 
     Args:
-        message_code: of its sentence in ``messages.toml``; the code ``text`` is for a sentence that
+        message_code: of its sentence in ``messages.toml``; ``ENGLISH_TEXT`` is for a sentence that
             is given as ``text``.
+        severity: ``stops`` a run, ``spoils`` its figures, is ``unknown`` here, or is ``fine``.
         fix: as an error gives it, in English; None: the sentence ``fix.<message_code>``.
         check_code: of the check to which the condition belongs; empty: the check that yields it.
         values: arguments of the sentence.
@@ -259,7 +261,9 @@ def check_network(machine: ExaminedMachine) -> Conditions:
             os.environ, machine.vendor, world_size=machine.nproc, master=LOOPBACK
         )
     except TrainmarkError as fault:
-        yield make_condition("text", "stops", fix=fault.fix, text=f"{fault.where}: {fault.what}")
+        yield make_condition(
+            ENGLISH_TEXT, "stops", fix=fault.fix, text=f"{fault.where}: {fault.what}"
+        )
     else:
         yield make_condition("network")
 
