@@ -155,7 +155,8 @@ def wrap_case_errors(name: str, place: str) -> Iterator[None]:
 
     Args:
         name: of the case.
-        place: the part of the case that runs, for the error.
+        place: what runs in the block, such as ``data_check`` for ``check`` in ``data.py``; the
+            error names it.
 
     Raises:
         CaseError: the block raised an exception that is not a ``TrainmarkError``.
@@ -196,14 +197,14 @@ def check_fit(
 
     Args:
         folder: the data of the run.
-        memory: what a rank has.
+        memory: the memory that a rank has.
 
     Returns:
         The memory in bytes that a rank is predicted to need at least; None: the case does not
         predict it, and nothing was checked.
 
     Raises:
-        EnvironmentFault: a rank has less memory.
+        EnvironmentFault: a rank has less memory than it is predicted to need.
         CaseError: the prediction failed.
     """
     data = import_part(name, "data")

@@ -52,7 +52,7 @@ def build_model(
         DataError: the weights cannot be read or do not fit ``config``.
     """
     # ``raw`` has the keys that config.json sets, except ``id2label`` and ``label2id``: the names of
-    # labels have no effect on training. Their number has, and is given instead.
+    # labels have no effect on training. Their number has one, and is given instead.
     hf_config = DistilBertConfig.from_dict({**config.raw, "num_labels": NUM_LABELS})
     hf_config._attn_implementation = attention
     torch.manual_seed(seed)
@@ -101,7 +101,7 @@ def count_planned_steps(recipe: DistilbertRecipe, steps_per_epoch: int) -> int:
 
 
 class DistilbertJob:
-    """See ``trainmark.protocols.Job``."""
+    """The training of DistilBERT on one rank; see ``trainmark.protocols.Job`` for the methods."""
 
     def __init__(self, context: JobContext, data: DistilbertData) -> None:
         recipe: DistilbertRecipe = context.recipe
@@ -115,6 +115,7 @@ class DistilbertJob:
         # Some attention kernels round the dropout probability; they are used only if they can
         # represent this one exactly.
         choose_attention_kernels(context.device, dropout=data.config.attention_dropout)
+        # Which rows this rank trains in each step.
         self.sharding = Sharding.of(context, num_rows=len(data.train))
         self.steps_per_epoch = self.sharding.steps_per_epoch
         num_steps = count_planned_steps(recipe, self.steps_per_epoch)
@@ -135,6 +136,7 @@ class DistilbertJob:
         self.updates = self.stepper.updates
 
     def batches(self, epoch: int) -> Iterator[Batch]:
+        """Yield this rank's micro-batches of an epoch, in the order of training."""
         return training_batches(self.data.train, self.sharding, epoch)
 
     @staticmethod
@@ -157,6 +159,7 @@ class DistilbertJob:
         return nn.functional.cross_entropy(logits.float(), labels, reduction="sum")
 
     def trained_parameters(self) -> Mapping[str, Tensor]:
+        """Return the parameters that training changes, by name."""
         return trained(self.model)
 
     @torch.no_grad()

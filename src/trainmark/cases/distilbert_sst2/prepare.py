@@ -69,7 +69,7 @@ def prepare(raw: Path, data: Path, say: Say) -> None:
         format_version=FORMAT,  # version of what is written here
         layout=layout,
         notes=notes,
-        # An npz file of a split has only one possible name.
+        # Where each split is written in ``data``: as the one file name that ``NPZ`` allows it.
         names={split: f"dataset/{name}" for split, (name,) in NPZ.names.items()},
         write=partial(_write_split, layout.kind, model),
         # ``data`` gets a folder ``model`` with these files.

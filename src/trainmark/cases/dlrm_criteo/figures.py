@@ -33,7 +33,7 @@ _NS_PER_S = 1e9
 def compute(ranks: Sequence[RankWork], known: Mapping[str, Figure]) -> OwnFigures:
     """Return the figures of the tables, the MFU (absent), and a note on what limits the steps.
 
-    All figures cover the windows after the warm-up. Rates are per device, shares are means over
+    All figures cover the steps after the warm-up. Rates are per device, shares are means over
     the ranks. The result is empty if a rank ended before its job reported its facts.
 
     Args:
@@ -54,8 +54,8 @@ def _compute_traffic(ranks: Sequence[RankWork]) -> dict[str, Figure]:
 
     All are absent, with a reason, if no step was measured.
     """
-    # ``windows_ns`` is the time of a rank's measured windows, ``wait_ns`` the part of it in which
-    # the rank waited for input.
+    # ``windows_ns`` is the time of a rank's steps after the warm-up, ``wait_ns`` the part of it in
+    # which the rank waited for input.
     slowest_s = max(rank.windows_ns for rank in ranks) / _NS_PER_S
     if slowest_s == 0:
         absent = Figure(None, message("rank_without_measured_step"))

@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 class HybridTables(nn.Module):
     """One rank's parts of the tables; used like ``FusedTables`` with all of them.
 
+    A part is a whole table or, if the table is cut over several ranks, some of its rows.
+
     Every rank looks up its parts for the whole global batch, so ids are not exchanged. The stepper
     scales losses for DDP, which averages the dense gradients over ranks. Here the gradients of all
     ranks are summed, so they are divided by the number of ranks as well.
@@ -178,9 +180,13 @@ class HybridTables(nn.Module):
 
 
 class TableExchange:
-    """The two exchanges of one step: their buffers, sizes and pending work.
+    """The two exchanges of one step: of embeddings and, in the backward pass, of their gradients.
+
+    It holds their buffers, sizes and pending work. A part is a whole table or, if the table is cut
+    over several ranks, some of its rows.
 
     Args:
+        tables: the parts of this rank.
         samples: number of samples of the global batch.
     """
 

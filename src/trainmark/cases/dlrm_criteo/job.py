@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
     from .case import DlrmRecipe
     from .data import DlrmData, RawBatch
+    from .model import Dlrm
 
 
 def compute_roc_auc(scores: NDArray[Any], labels: NDArray[Any]) -> float:
@@ -102,7 +103,7 @@ def compute_lr_factor(recipe: DlrmRecipe, finished_steps: int) -> float:
 
 
 class DlrmJob:
-    """See ``trainmark.protocols.Job``."""
+    """The training of DLRM on one rank; see ``trainmark.protocols.Job`` for the methods."""
 
     def __init__(self, context: JobContext, data: DlrmData) -> None:
         recipe: DlrmRecipe = context.recipe
@@ -128,15 +129,7 @@ class DlrmJob:
         # context is where new tensors are made; the empty tensor is only asked for its device.
         with context.device.place(torch.empty(0)).device:
             self.tables: Any = self._build_tables()
-        bottom_widths, top_widths = parse_layer_widths(recipe)
-        self.model = build_model(
-            spec.num_numerical,
-            recipe.embedding_dim,
-            len(spec.cardinalities),
-            bottom_widths,
-            top_widths,
-            seed=recipe.seed,
-        )
+        self.model = self._build_dense_model(num_tables=len(spec.cardinalities))
         context.device.place(self.model)  # moves the module in place
         self.dense_parameters = sum(item.numel() for item in self.model.parameters())
         # Fused SGD drops an overflowed fp16 step on the device, without synchronization.
@@ -157,6 +150,18 @@ class DlrmJob:
         self.global_batch_size = recipe.micro_batch_size * context.world_size
         num_rows = self.readers["train"].num_rows
         self.steps_per_epoch = -(-num_rows // self.global_batch_size)  # rounded up
+
+    def _build_dense_model(self, *, num_tables: int) -> Dlrm:
+        """Return the part of the model that has no tables, on the host."""
+        bottom_widths, top_widths = parse_layer_widths(self.recipe)
+        return build_model(
+            self.num_numerical,
+            self.recipe.embedding_dim,
+            num_tables,
+            bottom_widths,
+            top_widths,
+            seed=self.recipe.seed,
+        )
 
     def _build_tables(self) -> nn.Module:
         """Return the tables of this rank; a single rank has all of them."""
@@ -282,6 +287,7 @@ class DlrmJob:
         return Evaluation(auc, total, scores=evaluation_sum.scores())
 
     def model_flops(self, counts: Counts) -> float:
+        """Return the model FLOPs of training the samples of ``counts``."""
         return float(self.model.flops_per_sample * counts.samples)
 
     def facts(self) -> Mapping[str, Any]:

@@ -208,6 +208,6 @@ def build_model(
         num_tables: number of embeddings of a sample.
         bottom, top: output widths of the layers of the bottom and of the top MLP.
     """
-    with torch.random.fork_rng(devices=[]):  # the host's generator is as before afterwards
+    with torch.random.fork_rng(devices=[]):  # restores the host's generator
         torch.manual_seed(seed)
         return Dlrm(num_numerical, dim, num_tables, bottom, top)

@@ -228,37 +228,26 @@ def _predict_rank(
     """
     dim = placement.dim
     parts = placement.parts[rank]
-    num_tables = len(placement.cardinalities)  # of all ranks: each sample needs all embeddings
-    num_vectors = num_tables + 1  # the embeddings of a sample, and the output of the bottom MLP
     has_several_ranks = placement.world_size > 1
-    # A number in matmuls, and in an exchange between ranks.
+    # Of a number in matmuls, and in an exchange between ranks.
     number_bytes = HALF_BYTES if recipe.precision in ("bf16", "fp16") else FP32_BYTES
     # Width of the input and of each layer's output.
     bottom, top = parse_layer_widths(recipe)
     bottom_widths = [num_numerical, *bottom]
-    top_widths = [count_features(num_tables, dim), *top]
+    top_widths = [count_features(len(placement.cardinalities), dim), *top]
     layers = [*pairwise(bottom_widths), *pairwise(top_widths)]
     # Weights and biases of all layers; their gradients take the same memory.
     dense_bytes = FP32_BYTES * sum((inputs + 1) * outputs for inputs, outputs in layers)
     rows_held = sum(part.rows for part in parts)
-
-    # All sizes from here to ``peak_bytes`` are for one sample of this rank.
-    # The embeddings are looked up as fp32; several ranks exchange them in the type of matmuls.
-    embedding_bytes = num_tables * dim * (number_bytes if has_several_ranks else FP32_BYTES)
-    # What MLPs and interaction save for the backward pass.
-    saved_bytes = (sum(bottom_widths) + sum(top_widths) + num_vectors * dim) * number_bytes
-    # In the interaction's backward pass: the bottom MLP's saved tensors, the vectors and their
-    # gradient, the features, and the products of all vectors with all vectors.
-    interaction_bytes = (
-        sum(bottom_widths) + 2 * num_vectors * dim + top_widths[0] + num_vectors**2
-    ) * number_bytes
-    # One copy of the rows that the rank looks up, which it does for the samples of all ranks.
+    # The next sizes, up to ``peak_bytes``, are for one sample of this rank. First one copy of the
+    # rows that the rank looks up, which it does for the samples of all ranks.
     row_bytes = placement.world_size * len(parts) * dim * FP32_BYTES
     # Copies of them in an update: rows and gradient; fp16 adds the unscaled gradient and zeros.
     row_copies = 4 if recipe.precision == "fp16" else 2
-    # At the end of the forward pass, in the interaction's backward pass, and in the update.
-    peak_bytes = max(embedding_bytes + saved_bytes, interaction_bytes, row_copies * row_bytes)
-
+    peak_bytes = max(
+        _predict_dense_peak(placement, bottom_widths, top_widths, number_bytes),
+        row_copies * row_bytes,
+    )
     # Freed memory that the allocator keeps: rows that were looked up, and tensors that were sent.
     # Up to torch 2.13 the allocator keeps received tensors too; with torch 2.15 it does not, so
     # they are not counted.
@@ -274,6 +263,33 @@ def _predict_rank(
         activations=recipe.micro_batch_size * peak_bytes,
         cached=cached,
     )
+
+
+def _predict_dense_peak(
+    placement: Placement, bottom_widths: list[int], top_widths: list[int], number_bytes: int
+) -> int:
+    """Return the peak bytes of activations in MLPs and interaction, for one sample of a rank.
+
+    The peak is at the end of the forward pass or in the interaction's backward pass.
+
+    Args:
+        bottom_widths, top_widths: of each MLP, the width of the input and of each layer's output.
+        number_bytes: bytes of a number in matmuls, and in an exchange between ranks.
+    """
+    dim = placement.dim
+    num_tables = len(placement.cardinalities)  # of all ranks: each sample needs all embeddings
+    num_vectors = num_tables + 1  # the embeddings of a sample, and the output of the bottom MLP
+    # The embeddings are looked up as fp32; several ranks exchange them in the type of matmuls.
+    exchanges_embeddings = placement.world_size > 1
+    embedding_bytes = num_tables * dim * (number_bytes if exchanges_embeddings else FP32_BYTES)
+    # What MLPs and interaction save for the backward pass.
+    saved_bytes = (sum(bottom_widths) + sum(top_widths) + num_vectors * dim) * number_bytes
+    # In the interaction's backward pass: the bottom MLP's saved tensors, the vectors and their
+    # gradient, the features, and the products of all vectors with all vectors.
+    interaction_bytes = (
+        sum(bottom_widths) + 2 * num_vectors * dim + top_widths[0] + num_vectors**2
+    ) * number_bytes
+    return max(embedding_bytes + saved_bytes, interaction_bytes)
 
 
 def count_features(num_tables: int, dim: int) -> int:

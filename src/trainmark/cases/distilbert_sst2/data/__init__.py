@@ -115,6 +115,7 @@ def load(folder: Path, recipe: DistilbertRecipe) -> DistilbertData:
     Raises:
         DataError: the first fault, with file, row or key, rule and fix.
     """
+    # Which form the splits have (npz, parquet or TSV), and the files of each split.
     layout = find_layout(folder, FORMS, partial(DataError, rule=RULE, fix=PREPARE))
     model = folder / "model"
     config = read_config(model)

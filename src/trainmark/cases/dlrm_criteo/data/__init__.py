@@ -91,8 +91,10 @@ def _scan_file(file: Path, value_type: np.dtype[Any]) -> Extremes:
     def read_blocks() -> Iterator[NDArray[Any]]:
         with translate_read_errors(file), file.open("rb") as stream:
             # A block may end within a row, but not within a value: sizes of values divide it.
-            while block := stream.read(BLOCK_BYTES):
+            block = stream.read(BLOCK_BYTES)
+            while block:  # empty at the end of the file
                 yield np.frombuffer(block, value_type)
+                block = stream.read(BLOCK_BYTES)
 
     return compute_extremes(read_blocks(), to_integers=_to_ordered_integers)
 
@@ -265,6 +267,7 @@ class SplitReader:
     """Reads the rows of one split in batches.
 
     Args:
+        spec: describes the files of all splits.
         split: ``train`` or ``test``.
         tables: numbers of the tables whose categories are read, those that this rank holds; None:
             all.

@@ -194,6 +194,8 @@ class _Metadata(BaseModel):
 
 
 class _Spec(Frozen):
+    """The content of ``feature_spec.yaml``: a channel is a use of columns, a source is a file."""
+
     channel_spec: _Channels
     feature_spec: dict[str, _Feature]
     source_spec: _Sources

@@ -166,7 +166,7 @@ def read_log(db: Any, number: int, path: Path, stop: Event) -> int:
     """
     with require_whole_gzip(path):  # the database does not notice all damage
         rows = count_rows(path, stop)
-    # ``LINES_SQL`` has the columns ``line`` and ``f``, the list of its fields.
+    # ``LINES_SQL`` reads ``$file``. Its columns are ``line`` and ``f``, the list of its fields.
     # The label is the first character of a line, and null if the line is not a row.
     columns = ["CASE WHEN regexp_full_match(line, $row) THEN line[1] = '1' END AS label"]
     # SQL counts from 1, and the first field is the label.
