@@ -182,7 +182,7 @@ def compute_lr_factor(recipe: GlmRecipe, finished_steps: int) -> float:
 
 
 class GlmJob:
-    """See ``trainmark.protocols.Job``."""
+    """The training of GLM on one rank; see ``trainmark.protocols.Job`` for the methods."""
 
     def __init__(self, context: JobContext, data: GlmData) -> None:
         recipe: GlmRecipe = context.recipe
@@ -211,6 +211,7 @@ class GlmJob:
             betas=(0.9, 0.999),
             fused=True,
         )
+        # Which samples this rank trains in each step.
         self.sharding = Sharding.of(context, num_rows=len(data.train))
         self.steps_per_epoch = self.sharding.steps_per_epoch
         self.stepper = Stepper(
@@ -263,6 +264,7 @@ class GlmJob:
         return loss_sum
 
     def trained_parameters(self) -> Mapping[str, Tensor]:
+        """Return the parameters that training changes, by name."""
         return trained(self.model)
 
     def evaluate(self) -> Evaluation:

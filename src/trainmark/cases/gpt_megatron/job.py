@@ -51,7 +51,7 @@ LOSS_SCALE: dict[str, Any] = {
 
 
 class GptJob(NextTokenJob):
-    """See ``trainmark.protocols.Job``."""
+    """The training of GPT on one rank; see ``trainmark.protocols.Job`` for the methods."""
 
     def __init__(self, context: JobContext, data: Splits) -> None:
         recipe: GptRecipe = context.recipe

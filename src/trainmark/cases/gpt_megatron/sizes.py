@@ -27,8 +27,9 @@ def find_sizes(recipe: GptRecipe, facts: Mapping[str, Any]) -> Sizes:
     del facts
     hidden = recipe.hidden_size
     tables = (recipe.padded_vocab_size + recipe.seq_length) * hidden
-    # Of a block. Matrices: query, key, value and result 4; feed-forward layers 4 + 4. Their biases:
-    # 3 + 1 and 4 + 1. Two norms have weight and bias.
+    # Of a block. Matrices, in units of hidden x hidden: query, key, value and result 4,
+    # feed-forward layers 4 + 4. In units of hidden: biases of the same layers 3 + 1 and 4 + 1;
+    # weight and bias of two norms.
     matrices = 12 * hidden**2
     biases_and_norms = (3 + 1 + 4 + 1) * hidden + 2 * 2 * hidden
     last_norm = 2 * hidden

@@ -36,8 +36,8 @@ INIT_STD = 0.008  # yaml:71
 class GptOssRecipe(LanguageRecipe):
     """The model's sizes, how it is trained and how experts are divided over ranks.
 
-    The optimizer's defaults are those of yaml:64-69; ``eval_samples`` is from README.md, evaluation
-    thoroughness.
+    The optimizer's defaults are those of MLCommons' reference: of its configuration file, lines 64
+    to 69. ``eval_samples`` is from its README.md, evaluation thoroughness.
     """
 
     num_layers: PositiveInt = recipe_field(  # yaml:20
@@ -218,7 +218,7 @@ def _make_standard_recipe(world: str) -> GptOssRecipe:
         eval_every_epochs=None,
         eval_every_samples=12_288,  # README.md:101-113
         target_value=3.34,  # README.md:101-113
-        shuffled_together=1_200_000 * 16,  # all samples of the training
+        shuffled_together=1_200_000 * 16,  # one shuffle of all samples of the training
         timeout_s=3 * 86_400.0,
     )
 

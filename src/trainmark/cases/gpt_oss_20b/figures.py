@@ -62,7 +62,8 @@ def _compute_exchange(ranks: Sequence[RankWork]) -> dict[str, Figure]:
     expert_ranks = (ranks[0].facts["parallel"] or {}).get("experts", 1)
     if expert_ranks == 1:
         return dict.fromkeys(names, Figure(None, message("experts_not_shared")))
-    # All ranks wait for the slowest one in each exchange.
+    # ``windows_ns`` is the time of a rank's steps after the warm-up, ``parts_ns`` that of each part
+    # of them that the job times. All ranks wait for the slowest one in each exchange.
     slowest_s = max(rank.windows_ns for rank in ranks) / _NS_PER_S
     if slowest_s == 0:
         return dict.fromkeys(names, Figure(None, message("rank_without_measured_step")))

@@ -54,7 +54,7 @@ def compute_lr_factor(recipe: GptOssRecipe, finished_steps: int) -> float:
 
 
 class GptOssJob(NextTokenJob):
-    """See ``trainmark.protocols.Job``."""
+    """The training of GPT-OSS on one rank; see ``trainmark.protocols.Job`` for the methods."""
 
     def __init__(self, context: JobContext, data: Splits) -> None:
         recipe: GptOssRecipe = context.recipe
@@ -143,6 +143,7 @@ class GptOssJob(NextTokenJob):
         ranks = self.ranks
         matmul_dtype = AUTOCAST_DTYPES.get(recipe.precision, torch.float32)
         row_bytes = recipe.hidden_size * matmul_dtype.itemsize
+        # Of the routing, the steps after the warm-up are summarized.
         facts = {**super().facts(), **self.meter.summarize(first_step=recipe.warmup_steps)}
         # An assignment sends one row, a token's hidden state, to an expert on another rank. The row
         # is sent, its result comes back, and both have gradients: four transfers.

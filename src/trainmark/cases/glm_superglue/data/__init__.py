@@ -121,7 +121,9 @@ def load(folder: Path, recipe: GlmRecipe) -> GlmData:
     Raises:
         DataError: a line, a token, the vocabulary or a sample is invalid.
     """
-    return _load(find_layout(folder, (JSONL, HDF5), FAULT), folder, recipe)
+    # Which of the two forms the splits have, and the files of each split.
+    layout = find_layout(folder, (JSONL, HDF5), FAULT)
+    return _load(layout, folder, recipe)
 
 
 def _load(layout: Layout, folder: Path, recipe: GlmRecipe) -> GlmData:
@@ -170,6 +172,7 @@ def check(folder: Path, recipe: GlmRecipe) -> DataFacts:
     Raises:
         DataError: the first fault, with file, line or sample, rule and fix.
     """
+    # Which of the two forms the splits have, and the files of each split.
     layout = find_layout(folder, (JSONL, HDF5), FAULT)
     loaded = _load(layout, folder, recipe)
     for split in (loaded.train, loaded.validation):
@@ -268,7 +271,8 @@ def find_checkpoint(folder: Path) -> Path:
         raise CHECKPOINT_FAULT(f"the folder contains {count} checkpoints", where=str(folder))
     (pointer_file,) = pointer_files
     with translate_read_errors(pointer_file, CHECKPOINT_FAULT), pointer_file.open("rb") as stream:
-        # 256 bytes are more than the name of any subfolder.
+        # 256 bytes are more than the name of any subfolder. If they are no text, the result is no
+        # name of a subfolder either, and the weights below are not found.
         iteration = stream.read(256).decode("utf-8-sig", "replace").strip()
     file = pointer_file.parent / iteration / WEIGHTS_FILE
     # Model parallelism writes one file for each rank.

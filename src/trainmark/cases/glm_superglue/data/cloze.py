@@ -36,8 +36,8 @@ class ClozeSamples:
 
     Args:
         questions: question numbers, int64 (samples,).
-        choices: for each sample the candidates, as rows of the passages' names; in training the
-            first one is right.
+        choices: for each sample the candidates, as numbers of rows of ``Passages.names``, which has
+            the tokens of every name; in training the first one is right.
     """
 
     questions: NDArray[np.int64]

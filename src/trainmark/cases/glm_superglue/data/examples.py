@@ -123,6 +123,8 @@ class ChoiceBatch:
 class Examples(ABC):
     """One split; see ``trainmark.data.splits.Split``. Samples are numbered from 0.
 
+    A sample is a question with several candidates, each of which is a sequence of its own.
+
     Args:
         seq_length: number of tokens that every sequence is padded to.
         num_choices: number of candidates of each sample, int64 (samples,).

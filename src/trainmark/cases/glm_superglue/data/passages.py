@@ -23,7 +23,7 @@ from trainmark.errors import DataError
 from .record_jsonl import read_passages, translate_read_errors
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
     from numpy.typing import NDArray
@@ -264,8 +264,7 @@ def tokenize(passages: Iterable[Passage], vocabulary: Vocabulary) -> Passages:
     num_entities: list[int] = []
     num_questions: list[int] = []
     lines: list[int] = []
-    remaining_passages = iter(passages)
-    while block := list(islice(remaining_passages, BLOCK_PASSAGES)):
+    for block in _cut_into_blocks(passages):
         questions = [question for passage in block for question in passage.questions]
         halves: list[str] = []  # of each question, the text before its gap and that after it
         for question in questions:
@@ -295,6 +294,15 @@ def tokenize(passages: Iterable[Passage], vocabulary: Vocabulary) -> Passages:
         lines=np.array(lines, np.int64),
         tokens=vocabulary.tokens,
     )
+
+
+def _cut_into_blocks(passages: Iterable[Passage]) -> Iterator[list[Passage]]:
+    """Yield the passages in lists of ``BLOCK_PASSAGES``; the last one may be shorter."""
+    remaining_passages = iter(passages)
+    block = list(islice(remaining_passages, BLOCK_PASSAGES))
+    while block:  # empty after the last passage
+        yield block
+        block = list(islice(remaining_passages, BLOCK_PASSAGES))
 
 
 def _concatenate(blocks: list[Ragged]) -> Ragged:

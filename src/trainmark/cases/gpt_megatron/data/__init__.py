@@ -41,8 +41,9 @@ def predict(recipe: GptRecipe, world_size: int) -> Prediction:
     tokens = recipe.micro_batch_size * recipe.seq_length
     rows = recipe.padded_vocab_size
     replicas = world_size // recipe.tensor_parallel
-    # Weights of query, key, value and result 4, of the feed-forward layers 4 + 4. Their biases:
-    # 3 + 1 and 4 + 1. Weights and biases of two norms: 4.
+    # Matrices, in units of hidden x hidden: query, key, value and result 4, feed-forward layers
+    # 4 + 4. In units of hidden: biases of the same layers 3 + 1 and 4 + 1, and weight and bias of
+    # two norms 4.
     block = 12 * hidden**2 + 13 * hidden
     sizes = Transformer(
         # Token table, position table, and weight and bias of the last norm; then the blocks.
