@@ -34,7 +34,8 @@ _LAYER_GROUPS = (
 
 def count_matmul_weights(config: ModelConfig) -> int:
     """Return the number of weights in matrix products: blocks and LM head, no look-up tables."""
-    block_weights = sum(out * into for out, into in compute_linear_shapes(config).values())
+    shapes = compute_linear_shapes(config).values()
+    block_weights = sum(outputs * inputs for outputs, inputs in shapes)
     return config.num_layers * block_weights + config.vocab_size * config.hidden_size
 
 
@@ -58,10 +59,10 @@ def compute_unneeded_flops_per_token(
     for group in _LAYER_GROUPS:
         if earlier_layers.isdisjoint(targets):  # no adapter needs the gradient of this input
             for name in group:
-                out, into = shapes[name]
-                flops += 2.0 * out * into  # the frozen weight's part of the gradient
+                outputs, inputs = shapes[name]
+                flops += 2.0 * outputs * inputs  # the frozen weight's part of the gradient
                 if name in targets:
-                    flops += 2.0 * rank * into  # the part of its adapter's first matrix
+                    flops += 2.0 * rank * inputs  # the part of its adapter's first matrix
         earlier_layers.update(group)
     # Attention's backward pass has four matmuls, for the gradients of these:
     is_gradient_needed = {
@@ -115,7 +116,8 @@ def predict_peak_bytes(config: ModelConfig, recipe: LlamaRecipe, world_size: int
         num_trained_here = -(-num_trained // world_size)  # of a rank's shard, rounded up
         # Weights that FSDP2 gathers at a time: a table and the matrices of a block are counted.
         num_gathered = config.vocab_size * config.hidden_size
-        num_gathered += sum(out * into for out, into in compute_linear_shapes(config).values())
+        for outputs, inputs in compute_linear_shapes(config).values():
+            num_gathered += outputs * inputs
         shard_bytes = -(-bytes_of_weights // world_size)  # rounded up
         bytes_of_weights = shard_bytes + num_gathered * weight_bytes
         # FSDP2 gathers in a separate stream, whose freed memory no other stream uses.

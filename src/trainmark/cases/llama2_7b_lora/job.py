@@ -59,7 +59,7 @@ def load_data(context: JobContext) -> LlamaData:
 
 
 class LlamaJob:
-    """See ``trainmark.protocols.Job``."""
+    """The training of adapters on one rank; see ``trainmark.protocols.Job`` for the methods."""
 
     def __init__(self, context: JobContext, data: LlamaData) -> None:
         recipe: LlamaRecipe = context.recipe
@@ -79,11 +79,22 @@ class LlamaJob:
             device=context.device,
             sharded=self.is_model_sharded,
         )
-        # Counted before ``parallelize``, which may replace parameters by this rank's shards; the
-        # optimizer below is to get the shards.
+        # Counted before ``_build_stepper``, which may replace parameters by this rank's shards.
         parameters = list(self.model.parameters())
         self.num_parameters = sum(item.numel() for item in parameters)
         self.num_trained = sum(item.numel() for item in parameters if item.requires_grad)
+        # Which rows of the data this rank trains in each step.
+        self.sharding = Sharding.of(context, num_rows=len(data.train))
+        self.steps_per_epoch = self.sharding.steps_per_epoch
+        self.stepper = self._build_stepper(ranks)
+        # Methods of the protocol ``Job``, which the stepper already has.
+        self.step = self.stepper.step
+        self.check = self.stepper.check
+        self.updates = self.stepper.updates
+
+    def _build_stepper(self, ranks: Ranks) -> Stepper:
+        """Distribute the model over ``ranks``; return the stepper that trains its adapters."""
+        recipe = self.recipe
         # The module to call for a forward pass: the model, in DDP's wrapper if ranks have replicas.
         replicas = parallelize(
             self.model,
@@ -91,28 +102,23 @@ class LlamaJob:
             compiled=recipe.compile,
             shards=self.model.list_decoder_layers() if self.is_model_sharded else None,
         )
+        # Built after ``parallelize``, so that it gets this rank's shards if the model is sharded.
         optimizer = torch.optim.AdamW(
             [item for item in self.model.parameters() if item.requires_grad],
             lr=recipe.learning_rate,
             weight_decay=recipe.weight_decay,
             fused=True,
         )
-        # Which rows of the data this rank trains in each step.
-        self.sharding = Sharding.of(context, num_rows=len(data.train))
-        self.steps_per_epoch = self.sharding.steps_per_epoch
-        self.stepper = Stepper(
-            context,
+        return Stepper(
+            self.context,
             replicas,
             optimizer,
             self._compute_loss_sum,
             ranks=ranks,
+            # After each epoch, the learning rate is multiplied by ``lr_gamma``.
             schedule_lr=lambda steps: recipe.lr_gamma ** (steps // self.steps_per_epoch),
             max_grad_norm=recipe.max_grad_norm,
         )
-        # Methods of the protocol ``Job``, which the stepper already has.
-        self.step = self.stepper.step
-        self.check = self.stepper.check
-        self.updates = self.stepper.updates
 
     def batches(self, epoch: int) -> Iterator[Batch]:
         """Yield this rank's micro-batches, each with a factor for its losses; see ``Job``."""
@@ -143,6 +149,7 @@ class LlamaJob:
         return total
 
     def trained_parameters(self) -> Mapping[str, Tensor]:
+        """Return the parameters that training changes, by name."""
         return trained(self.model)
 
     def evaluate(self) -> Evaluation:

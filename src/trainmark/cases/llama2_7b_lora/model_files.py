@@ -228,7 +228,8 @@ def compute_expected_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
 def count_parameters(config: ModelConfig) -> int:
     """Return the number of frozen weights: Llama-2-7B has 6,738,415,616."""
     hidden = config.hidden_size
-    matrices = sum(out * into for out, into in compute_linear_shapes(config).values())
+    shapes = compute_linear_shapes(config).values()
+    matrices = sum(outputs * inputs for outputs, inputs in shapes)  # of a block
     norms = 2 * hidden  # of a block
     num_tables = 1 if config.tie_embeddings else 2  # embedding and head; tied, they share one
     tables = num_tables * config.vocab_size * hidden
@@ -242,7 +243,10 @@ def count_lora_parameters(config: ModelConfig, rank: int, targets: Iterable[str]
     An adapter of a layer (output, input) has two matrices: (output, rank) and (rank, input).
     """
     shapes = compute_linear_shapes(config)
-    block_weights = sum(rank * (out + into) for out, into in (shapes[name] for name in targets))
+    block_weights = 0
+    for name in targets:
+        outputs, inputs = shapes[name]
+        block_weights += rank * (outputs + inputs)
     return config.num_layers * block_weights
 
 

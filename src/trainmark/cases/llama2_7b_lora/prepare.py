@@ -80,7 +80,7 @@ def prepare(raw: Path, data: Path, say: Say) -> None:
         case="llama2_7b_lora",
         format_version=FORMAT_VERSION,
         layout=layout,
-        names=SPLIT_FILES,
+        names=SPLIT_FILES,  # the path of each split in ``data``
         write=_write_dialogues,
         copies=copies,
         published=PUBLISHED_ROWS,  # a split with another number of rows is reported

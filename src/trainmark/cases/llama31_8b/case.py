@@ -38,10 +38,11 @@ _OLDEST_TORCH_FOR_FP8 = "2.11"
 class Llama31Recipe(LanguageRecipe):
     """The model's sizes, how it is trained and how it is divided over ranks.
 
-    Sources of the defaults in ``LanguageRecipe``: ``seq_length``: pretrain_llama31.py:145;
-    ``lr_warmup_steps``: config_H200_1x8x1_8b.sh:75; ``min_lr_fraction`` and ``lr_decay_steps``:
-    pretrain_llama31.py:157 and :310; ``eval_samples``: README.md, test data order; the optimizer:
-    NeMo 2.1, llm/recipes/optim/adam.py, which pretrain_llama31.py:154 calls.
+    Sources of the defaults in ``LanguageRecipe``, as file and line of MLCommons' reference:
+    ``seq_length``: pretrain_llama31.py:145; ``lr_warmup_steps``: config_H200_1x8x1_8b.sh:75;
+    ``min_lr_fraction`` and ``lr_decay_steps``: pretrain_llama31.py:157 and :310; ``eval_samples``:
+    README.md, test data order; the optimizer: NeMo 2.1, llm/recipes/optim/adam.py, which
+    pretrain_llama31.py:154 calls.
     """
 
     has_fp8: ClassVar[bool] = True
@@ -171,7 +172,7 @@ def _make_standard_recipe(world: str) -> Llama31Recipe:
         eval_every_epochs=None,
         eval_every_samples=12_288,  # config_H200_1x8x1_8b.sh:76
         target_value=3.3,  # logarithm of the perplexity; README.md
-        # All samples of the training: pretrain_llama31.py:436.
+        # One shuffle of all samples of the training: pretrain_llama31.py:436.
         shuffled_together=max_steps * global_batch_size,
         timeout_s=3 * 86_400.0,
     )

@@ -108,6 +108,10 @@ def _find_peak(
     """Return the bytes at the moment of a step when gradients and activations need most.
 
     Args:
+        block: bytes of one block's activations: ``saved`` until its backward pass; ``temporary``
+            in its backward pass, which may recompute it; ``cached_copies`` of its weights, which
+            autocast keeps until the forward pass ends; and ``stream``, those of the residual
+            stream.
         all_gradients, head_gradient, block_gradient: bytes of the gradients that the rank holds:
             of all weights, of the head and of one block.
     """
@@ -121,15 +125,18 @@ def _find_peak(
     head = _predict_head_bytes(recipe, block.stream)
     peaks = (
         # At the end of the forward pass.
-        _PeakBytes(early_gradients, saved + cached_copies + head),
+        _PeakBytes(gradients=early_gradients, activations=saved + cached_copies + head),
         # In the backward pass of the last block. The head's gradient exists; its other tensors and
         # autocast's copies are freed. Not a sum: if there are gradients of earlier micro-batches,
         # that of the head is added to them in place.
-        _PeakBytes(max(early_gradients, head_gradient), saved + block.temporary),
+        _PeakBytes(
+            gradients=max(early_gradients, head_gradient),
+            activations=saved + block.temporary,
+        ),
         # In the backward pass of the first block.
-        _PeakBytes(late_gradients, block.saved + block.temporary),
+        _PeakBytes(gradients=late_gradients, activations=block.saved + block.temporary),
         # At the end of the backward pass. One tensor of the residual stream's size remains.
-        _PeakBytes(all_gradients, block.stream),
+        _PeakBytes(gradients=all_gradients, activations=block.stream),
     )
     return max(peaks, key=sum)  # by gradients and activations together
 

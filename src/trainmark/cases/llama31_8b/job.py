@@ -42,7 +42,7 @@ def compute_lr_factor(recipe: Llama31Recipe, finished_steps: int) -> float:
 
 
 class Llama31Job(NextTokenJob):
-    """See ``trainmark.protocols.Job``."""
+    """The training of Llama 3.1 on one rank; see ``trainmark.protocols.Job`` for the methods."""
 
     def __init__(self, context: JobContext, data: Splits) -> None:
         recipe: Llama31Recipe = context.recipe

@@ -33,7 +33,7 @@ def build_config(recipe: Llama31Recipe) -> LlamaConfig:
         **ROPE_SCALING,
     }
     return LlamaConfig(
-        **make_config_fields(recipe),
+        **make_config_fields(recipe),  # those that every decoder has, such as ``hidden_size``
         intermediate_size=recipe.ffn_size,
         max_position_embeddings=MAX_LENGTH,
         rms_norm_eps=RMS_NORM_EPS,

@@ -28,7 +28,10 @@ ROWS = {"train": 4_096, "validation": 1_000}
 
 
 def generate(folder: Path, recipe: Recipe) -> None:
-    """Write ``train.npz`` and ``validation.npz``: x (rows, 16) float32, y (rows,) int64."""
+    """Write ``train.npz`` and ``validation.npz``: x (rows, 16) float32, y (rows,) int64.
+
+    The rows of each label are a normally distributed cloud around a mean of their own.
+    """
     rng = np.random.default_rng(recipe.seed)
     direction = rng.standard_normal(FEATURES)
     direction *= DISTANCE / np.linalg.norm(direction)  # the vector from one mean to the other
@@ -41,7 +44,10 @@ def generate(folder: Path, recipe: Recipe) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Clouds:
-    """One split; see ``trainmark.data.splits.Split``."""
+    """One split: points of two clouds, and the cloud (0 or 1) of each as its label.
+
+    It is a ``trainmark.data.splits.Split``.
+    """
 
     features: NDArray[np.float32]
     labels: NDArray[np.int64]

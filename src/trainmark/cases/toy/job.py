@@ -27,7 +27,7 @@ def load_data(context: JobContext) -> dict[str, Clouds]:
 
 
 class ToyJob:
-    """See ``trainmark.protocols.Job``."""
+    """The training of a small MLP on one rank; see ``trainmark.protocols.Job`` for the methods."""
 
     def __init__(self, context: JobContext, data: dict[str, Clouds]) -> None:
         self.context = context
@@ -50,19 +50,23 @@ class ToyJob:
         self.updates = self.stepper.updates
 
     def batches(self, epoch: int) -> Iterator[Batch]:
+        """Yield this rank's micro-batches of an epoch, in the order of training."""
         return training_batches(self.data["train"], self.sharding, epoch)
 
     def _compute_loss_sum(self, batch: Batch) -> torch.Tensor:
+        """Return the sum of the losses of a micro-batch; the stepper makes it a mean."""
         features, labels = batch.tensors
         return nn.functional.cross_entropy(self.stepper.model(features), labels, reduction="sum")
 
     def trained_parameters(self) -> Mapping[str, torch.Tensor]:
+        """Return the parameters that training changes, by name."""
         return trained(self.model)
 
     @torch.no_grad()
     def evaluate(self) -> Evaluation:
         """Return the accuracy on the validation rows; see ``Job.evaluate``."""
         world_size = self.context.world_size
+        # 1,024 rows in a batch: the result does not depend on this number.
         batches = evaluation_batches(
             self.data["validation"], size=1024, rank=self.context.rank, world_size=world_size
         )
@@ -75,7 +79,9 @@ class ToyJob:
         return evaluation_sum.mean(world_size=world_size, device=self.stepper.device)
 
     def model_flops(self, counts: Counts) -> float:
-        # The first layer has no input gradient.
+        """Return the model FLOPs of training the samples of ``counts``."""
+        # For each weight 2 in the forward pass, 2 for its gradient and 2 for the gradient of its
+        # input, which the first layer does not compute.
         return (4.0 * FEATURES * HIDDEN + 6.0 * HIDDEN * CLASSES) * counts.samples
 
     def facts(self) -> Mapping[str, Any]:

@@ -60,7 +60,6 @@ def prepare(raw: Path, data: Path, say: Say, *, workers: int | None = None, **op
     rules = {**PUBLISHED_RULES, "seed": 0, **options}
     import_extra("duckdb", where=raw)  # raises an error now if it is not installed
     sources = find_sources(raw)
-    # ``form`` is the version of what is written here.
     with prepared.write_data_folder(
         data, raw, sources, say, case="dlrm_criteo", format_version=FORMAT, **rules
     ) as partial_folder:

@@ -77,8 +77,8 @@ def check(folder: Path, recipe: LlamaRecipe) -> DataFacts:
     format have the same id. Of weights files only names, sizes and samples are hashed.
 
     Raises:
-        DataError: the first fault, with file, row or key, rule and fix. Weights may be missing or
-            have another shape.
+        DataError: the first fault, with file, row or key, rule and fix; also if weights that the
+            recipe loads are missing or have another shape.
     """
     model = folder / MODEL
     pretrained = recipe.init == "pretrained"
@@ -129,6 +129,7 @@ def _read_data(folder: Path, recipe: LlamaRecipe) -> _Reading:
     Raises:
         DataError: the first fault, with file, row or key, rule and fix.
     """
+    # Which of the forms (kinds of file) the dialogues have, and the files of each split.
     layout = find_layout(folder, FORMS, make_layout_error)
     model = folder / MODEL
     digest = sha256()

@@ -50,8 +50,9 @@ _HEAD_SHARPNESS = 2.8  # lets a token's state give it e**20 times another token'
 WORD = r"\n|-+|\w+|[^\w\s]"  # a token: a line end, dashes, a word, or another character
 
 
-def _pick(rng: Generator, words: Sequence[Any]) -> Any:
-    return words[int(rng.integers(len(words)))]
+def _pick(rng: Generator, choices: Sequence[Any]) -> Any:
+    """Draw one of the choices; all are equally likely."""
+    return choices[int(rng.integers(len(choices)))]
 
 
 def _draw_chat(rng: Generator) -> tuple[str, str]:

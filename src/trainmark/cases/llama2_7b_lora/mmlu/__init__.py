@@ -122,7 +122,8 @@ def plan_scoring(
     groups: list[PromptGroup] = []
     for number, rows in split_rows(mmlu, rank=rank, world_size=world_size):
         subject = mmlu[number]
-        # The first level has all shots; each further one is only for prompts that are too long.
+        # A level is a degree of shortening. The first has all shots; each further one is only for
+        # prompts that are too long.
         long_rows = list(rows)  # whose prompts are too long at all levels so far
         for level in build_levels(subject, rows, shots):
             encoded = _encode_prompts(tokenizer, level, long_rows, answer, subject.name)
@@ -209,7 +210,10 @@ def split_rows(mmlu: Mmlu, *, rank: int, world_size: int) -> Iterator[tuple[int,
 
 
 def _compute_max_ids(tokenizer: TextTokenizer, max_length: int) -> int:
-    """Return the maximum length of a legacy prompt, where a beginning token always counts."""
+    """Return the maximum number of ids of a legacy prompt.
+
+    ``max_length`` includes a beginning token, even if the tokenizer adds none.
+    """
     return max_length - 1 + len(tokenizer.begin)
 
 

@@ -222,7 +222,10 @@ def print_choices_like_pandas(mmlu: Mmlu) -> Mmlu:
 
 
 def format_published_head(subject: str) -> str:
-    """Return the first line of a published prompt, with two spaces before the subject."""
+    """Return the first line of a published prompt, without the blank line after it.
+
+    Unlike lm-eval's, it has two spaces before the subject.
+    """
     return format_head(f" {subject}").rstrip()
 
 
