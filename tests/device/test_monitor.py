@@ -44,7 +44,7 @@ def monitor(accelerator: Vendor) -> Iterator[Monitor]:
     try:
         opened = accelerator.monitor()
     except MonitorFault as fault:
-        pytest.skip(f"{fault.kind}: {fault.said}")
+        pytest.skip(f"{fault.kind}: {fault.text}")
     if opened is None:
         pytest.skip("nothing reads these devices")
     yield opened

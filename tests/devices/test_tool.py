@@ -59,7 +59,7 @@ def test_a_tool_that_fails_or_is_missing_is_a_fault(tool_folder: Path) -> None:
     write_tool(tool_folder, "echo 'no permission' >&2; exit 1")
     error = read_fault("vendor-smi")
     assert error.kind == "failed"
-    assert "no permission" in error.said
+    assert "no permission" in error.text
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="epoll")

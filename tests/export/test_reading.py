@@ -182,7 +182,7 @@ def test_readings_have_standard_names(tmp_path: Path) -> None:
         ),
         make_devices_line(1.0, card, took_ns=2_000),
         make_devices_line(2.0, {"index": 1, "throttle_reasons": []}, {"index": 2, "power_w": 5.0}),
-        make_event("fault", 3 * S, source="monitor", kind="hung", said="no answer"),  # no reading
+        make_event("fault", 3 * S, source="monitor", kind="hung", text="no answer"),  # no reading
         make_host_line(3.0, utilization_percent=25.0),
     ]
     points = read_points(write_sampled_run(tmp_path / "run", lines))

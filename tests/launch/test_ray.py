@@ -146,4 +146,4 @@ def test_job_states_are_distinguished(
     cluster.answer_with(plan.run_id, name)
     state = Ray().read_state(EngineJob(plan, make_site(cluster.url)))
     assert state.phase == expected
-    assert RECORDED[name]["said"] in state.description  # the recorded message of this state
+    assert RECORDED[name]["description"] in state.description  # the recorded message of this state

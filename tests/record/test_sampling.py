@@ -164,14 +164,14 @@ def test_uncorrected_errors_and_faults_are_not_to_be_quoted(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("kind", ["absent", "hung", "failed", "unreadable"])
 def test_a_monitor_that_failed_is_a_finding(tmp_path: Path, kind: str) -> None:
-    fault = make_event("fault", 3 * S, source="monitor", kind=kind, said="nvidia-smi: why")
+    fault = make_event("fault", 3 * S, source="monitor", kind=kind, text="nvidia-smi: why")
     second_fault = fault | {"t_ns": 5 * S}
     # Before the line that ends the file.
     record = build_record(tmp_path, [*make_lines()[:-1], fault, second_fault, make_end_line()])
     (note,) = record.findings
     assert note.code == f"source.{kind}"
     # One finding for both faults.
-    assert note.args == {"source": "nvml 13.580", "said": "nvidia-smi: why", "times": 2}
+    assert note.args == {"source": "nvml 13.580", "text": "nvidia-smi: why", "times": 2}
     assert record.passed  # the training itself is not in doubt
 
 

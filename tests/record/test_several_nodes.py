@@ -48,7 +48,7 @@ def run_dir(tmp_path: Path) -> Path:
 
 
 def make_job_event(job_state: str) -> dict[str, Any]:
-    return make_event("job", 13 * S, phase="ended", said=job_state)
+    return make_event("job", 13 * S, phase="ended", text=job_state)
 
 
 def write_node(
@@ -128,7 +128,7 @@ def test_a_lost_node_leaves_a_partial_record_that_can_be_verified(run_dir: Path)
     assert partial_record.cause.message.args == {
         "nodes": "1",
         "ranks": "1",
-        "said": "NODE_FAIL",  # the job's state, as the launcher reported it
+        "text": "NODE_FAIL",  # the job's state, as the launcher reported it
         "steps": 16,
     }
     assert partial_record.labels == ["partial"]

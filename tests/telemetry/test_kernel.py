@@ -170,7 +170,7 @@ def test_messages_during_a_run_are_a_finding_with_count_and_first_message(tmp_pa
 
 
 def test_unreadable_log_is_null_with_a_reason_and_no_finding(tmp_path: Path) -> None:
-    fault = make_event("fault", 0, source="kernel", kind="absent", said="/dev/kmsg: not permitted")
+    fault = make_event("fault", 0, source="kernel", kind="absent", text="/dev/kmsg: not permitted")
 
     record = reduce.reduce(
         write_sampled_run(tmp_path / "run", [make_start_line(0), fault, make_end_line()])
@@ -180,7 +180,7 @@ def test_unreadable_log_is_null_with_a_reason_and_no_finding(tmp_path: Path) -> 
     log = record.telemetry.kernel
     assert log is not None
     assert (log.source, log.messages) == (None, [])
-    assert log.reason == message("kernel_log_unreadable", said="/dev/kmsg: not permitted")
+    assert log.reason == message("kernel_log_unreadable", text="/dev/kmsg: not permitted")
     assert not [
         finding for finding in record.findings if finding.code.startswith(("kernel", "source"))
     ]

@@ -103,7 +103,7 @@ def test_only_the_value_out_of_bounds_is_dropped(
         key: value_kept for key, value_kept in (reading | {"index": 0}).items() if key != name
     }
     assert fault["kind"] == "unreadable"
-    assert f"{name} of device 0" in fault["said"]
+    assert f"{name} of device 0" in fault["text"]
     assert second["devices"] == first["devices"]  # but the fault is not written again
 
 

@@ -355,7 +355,7 @@ def _check_flops(evidence: CaseEvidence) -> Iterator[Message]:
         raise _SkippedError(message("no_flop_formula"))
     if abs(formula_flops - counted_flops) > _FLOPS_TOLERANCE * counted_flops:
         ratio = formula_flops / counted_flops if counted_flops else None
-        yield message("check_flops", said=formula_flops, counted=counted_flops, ratio=ratio)
+        yield message("check_flops", formula=formula_flops, counted=counted_flops, ratio=ratio)
 
 
 def _check_waits(evidence: CaseEvidence) -> Iterator[Message]:

@@ -297,10 +297,14 @@ class RefusedEvent(Event, tag="refused"):
 
 
 class JobEvent(Event, tag="job"):
-    """A new state of the engine's job; see ``launch.launchers.JobState``."""
+    """A new state of the engine's job; see ``launch.launchers.JobState``.
+
+    Args:
+        text: the state in the engine's own words.
+    """
 
     phase: Literal["waiting", "running", "ended", "lost"]
-    said: str
+    text: str
 
 
 class FailedRank(msgspec.Struct, kw_only=True):
@@ -405,11 +409,15 @@ class KernelEvent(Event, tag="kernel"):
 
 
 class FaultEvent(Event, tag="fault"):
-    """A source gives no readings from now on."""
+    """A source gives no readings from now on.
+
+    Args:
+        text: what it printed or raised, in one line.
+    """
 
     source: Source
     kind: FaultKind
-    said: str
+    text: str
 
 
 class PrintedValues(msgspec.Struct, kw_only=True):

@@ -253,7 +253,7 @@ def _wait_for_end(
 def _emit_state(folder: Path, state: JobState) -> None:
     """Write a state of the job into the run directory."""
     events = EventWriter(folder / JOB_EVENTS_FILE, time.perf_counter_ns)
-    events.emit("job", phase=state.phase, said=state.description)
+    events.emit("job", phase=state.phase, text=state.description)
     events.close()
 
 

@@ -176,8 +176,8 @@ def check_torch(machine: ExaminedMachine) -> Conditions:
     arguments = [machine.vendor.name, str(machine.nproc), str(os.getpid())]
     try:
         output = run_tool(build_code_command(_OPEN_DEVICES_CODE, *arguments), timeout_s=_OPENING_S)
-    except MonitorFault as fault:  # the process failed or hung; ``said`` is what it printed
-        yield make_condition("no_torch", "stops", text=fault.said)
+    except MonitorFault as fault:  # the process failed or hung; ``text`` is what it printed
+        yield make_condition("no_torch", "stops", text=fault.text)
         return
     # The result of ``find_refusals`` is the last line; libraries may print others before it.
     refusals: dict[str, str] = json.loads(output.splitlines()[-1])

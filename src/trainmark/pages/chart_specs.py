@@ -201,7 +201,7 @@ def draw_ratios(*, scale: Spec, verdicts: Sequence[Phrase], colours: Sequence[st
     """Return a point with its interval for each ratio, and a vertical line at 1.
 
     A row of the dataset ``ratios`` is a point: what it is the ratio of (``name``), its ``ratio``,
-    the ends ``low`` and ``high`` of its interval, and the name of its verdict (``said``).
+    the ends ``low`` and ``high`` of its interval, and the name of its verdict (``verdict``).
 
     Args:
         scale: Vega-Lite's scale for the axis of the ratios, for example ``{"type": "log"}``.
@@ -243,7 +243,7 @@ def draw_ratios(*, scale: Spec, verdicts: Sequence[Phrase], colours: Sequence[st
                 "axis": {"grid": False},
             },
             "color": {
-                "field": "said",  # the verdict
+                "field": "verdict",  # the verdict
                 "type": "nominal",
                 "title": None,
                 "scale": {"domain": list(verdicts), "range": list(colours)},

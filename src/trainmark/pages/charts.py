@@ -295,7 +295,7 @@ def chart_ratios(sides: Mapping[str, Comparison]) -> Chart | None:
                     # Ends of the ratio's interval; None: too few launches for an interval.
                     "low": figure.low,
                     "high": figure.high,
-                    "said": verdict_names[figure.verdict],  # by which the chart colours the row
+                    "verdict": verdict_names[figure.verdict],  # by which the chart colours the row
                 }
             )
     if not rows:
@@ -323,8 +323,8 @@ def chart_ratios(sides: Mapping[str, Comparison]) -> Chart | None:
     for row in rows:
         numbers = [row["ratio"], row["low"], row["high"]]
         texts = [None if number is None else f"{number:.3f}" for number in numbers]
-        table_rows.append([row["name"], *texts, row["said"]])
-    columns = translate_headings("name", "compare.ratio", "least", "greatest", "compare.said")
+        table_rows.append([row["name"], *texts, row["verdict"]])
+    columns = translate_headings("name", "compare.ratio", "least", "greatest", "compare.verdict")
     table = build_table(columns, table_rows)
     return Chart("ratios", title, description, spec, {"ratios": rows}, table)
 

@@ -75,8 +75,8 @@ def build_comparison(result: Comparison, b: str = "B") -> list[Block]:
         blocks += build_scaling(result.scaling)
     else:
         name_heading, unit_heading = translate_headings("name", "unit")
-        # "compare.said": what is concluded from each figure.
-        last_headings = translate_headings("interval", "launches", "compare.said")
+        # "compare.verdict": what is concluded from each figure.
+        last_headings = translate_headings("interval", "launches", "compare.verdict")
         columns = (name_heading, "A", b, unit_heading, f"{b}/A", *last_headings)
         blocks.append(build_table(columns, map(_build_figure_row, result.figures)))
     if result.quality:  # how many launches of each side reached their target; None: no target

@@ -116,15 +116,15 @@ class MonitorFault(Exception):
         kind: ``absent``: not installed, or no longer there; ``hung``: no answer in time;
             ``failed``: it ended with an error; ``unreadable``: its output is empty or has an
             unknown form.
-        said: what it printed or raised, in one line.
+        text: what it printed or raised, in one line.
     """
 
-    def __init__(self, kind: FaultKind, said: str) -> None:
-        # ``kind``: how the monitor failed, such as ``hung``. ``said``: the message that its tool or
+    def __init__(self, kind: FaultKind, text: str) -> None:
+        # ``kind``: how the monitor failed, such as ``hung``. ``text``: the message that its tool or
         # library printed or raised.
-        super().__init__(f"{kind}: {said}")
+        super().__init__(f"{kind}: {text}")
         self.kind: FaultKind = kind
-        self.said = said
+        self.text = text
 
 
 class Monitor(Protocol):

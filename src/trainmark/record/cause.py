@@ -125,7 +125,7 @@ def _find_end_of_job(run: RunTimeline) -> Cause | None:
     engine.
     """
     # The last state of the job. Its ``phase`` is ``waiting``, ``running``, ``ended`` (by itself) or
-    # ``lost``: the engine refused the job or took its nodes away. ``said``: the engine's own words.
+    # ``lost``: the engine refused the job or took its nodes away. ``text``: the engine's own words.
     job = run.launcher.job
     # Why ranks were stopped from outside: by a process on a node, whose number is ``stop.node``, or
     # by the launcher, if this is None. ``_find_stop`` returns the reason of the launcher's stop.
@@ -135,7 +135,7 @@ def _find_end_of_job(run: RunTimeline) -> Cause | None:
         return None
     # The job ended before any node wrote an event.
     if not any(node.events for node in run.nodes):
-        return Cause(kind="job", message=message("job_failed", said=job.said))
+        return Cause(kind="job", message=message("job_failed", text=job.text))
     # Nodes that did not report their end. They are the cause even if ranks of other nodes report
     # failures: these ranks fail because they wait for the lost ones.
     lost_nodes = [node for node in run.nodes if not node.finished]
@@ -145,14 +145,14 @@ def _find_end_of_job(run: RunTimeline) -> Cause | None:
     if lost_nodes and (job.phase == "lost" or not is_timed_out):
         text = message(
             "node_lost",
-            said=job.said,
+            text=job.text,
             steps=run.steps,
             nodes=format_ranges(node.number for node in lost_nodes),
             ranks=format_ranges(rank for node in lost_nodes for rank in node.ranks),
         )
         return Cause(kind="node_lost", message=text)
     if job.phase == "lost":
-        return Cause(kind="job", message=message("job_lost", said=job.said, steps=run.steps))
+        return Cause(kind="job", message=message("job_lost", text=job.text, steps=run.steps))
     return None
 
 

@@ -202,7 +202,7 @@ class Verification:
             {
                 "name": check.name,
                 "state": check.state,
-                "said": [sentence.as_dict() for sentence in check.sentences],
+                "messages": [sentence.as_dict() for sentence in check.sentences],
                 "place": check.place,
             }
             for check in self.checks

@@ -155,7 +155,7 @@ def open_source() -> MessageSource:
         try:
             return DmesgSource()
         except MonitorFault as second_fault:
-            raise MonitorFault("absent", f"{fault.said}; {second_fault.said}") from None
+            raise MonitorFault("absent", f"{fault.text}; {second_fault.text}") from None
 
 
 def _open_readable_kmsg(path: Path) -> KmsgSource:

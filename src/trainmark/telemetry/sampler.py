@@ -84,7 +84,7 @@ class SampleLog:
             known_kind = self._fault_kinds.get(source)  # None: the source worked
             self._fault_kinds[source] = fault.kind
         if known_kind != fault.kind:
-            self.write("fault", source=source, kind=fault.kind, said=shorten_text(fault.said))
+            self.write("fault", source=source, kind=fault.kind, text=shorten_text(fault.text))
 
     @contextmanager
     def catch_faults(self, source: str) -> Iterator[None]:

@@ -364,7 +364,7 @@ class Samples:
             return None
         reason = None
         if 0 not in self.kernel_sources and faults:
-            reason = message("kernel_log_unreadable", said=faults[0].said)
+            reason = message("kernel_log_unreadable", text=faults[0].text)
         return KernelLog(
             source=self.kernel_sources.get(0),
             reason=reason,
@@ -448,8 +448,8 @@ def _group_faults(
     for fault in faults:
         if fault.source in message_names:
             key = (f"source.{fault.kind}", message_names[fault.source])
-            texts_by_fault.setdefault(key, []).append(fault.said)
+            texts_by_fault.setdefault(key, []).append(fault.text)
     return [
-        message(code, source=source, said=texts[0], times=len(texts))
+        message(code, source=source, text=texts[0], times=len(texts))
         for (code, source), texts in texts_by_fault.items()
     ]

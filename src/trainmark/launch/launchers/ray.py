@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 LOCAL_URL = "http://127.0.0.1:8265"  # where `ray start` puts a cluster's interface
 REQUEST_FILE = "ray.json"
-# Prefix of a line that reports the state of the job: its phase, and a description as ``said``.
+# Prefix of a line that reports the state of the job: its phase, and a description.
 STATE_PREFIX = "trainmark-job "
 # Placeholders in the script of a node.
 RANK = "@RANK@"
@@ -128,8 +128,8 @@ class Ray(Launcher):
         # If the driver failed, the message ends with the driver's output, whose last line names the
         # reason. Otherwise it is Ray's own, and its first line sums it up.
         message = lines[-1] if submission["driver_exit_code"] else lines[0]
-        # ``said`` is what the driver's report says about the phase; it may be missing.
-        text = f"{status}: {report.get('said') or message}"
+        # The driver's report says more about the phase, but may have no description.
+        text = f"{status}: {report.get('description') or message}"
         if status in ("PENDING", "RUNNING"):
             # RUNNING means that the driver runs; its report says whether the nodes run too.
             is_waiting = report["phase"] == "waiting"
@@ -172,7 +172,7 @@ def _report_phase(phase: str, description: str = "") -> None:
     """
     report = {"phase": phase}
     if description:
-        report["said"] = description
+        report["description"] = description
     print(STATE_PREFIX + json.dumps(report), flush=True)
 
 
