@@ -242,6 +242,7 @@ class GlmJob:
             self.sharding,
             epoch,
             order=order,
+            # What ``_compute_loss_sum`` gets as the tensors of a batch.
             tensors=lambda choice_batch: (
                 SequenceTensors.from_batch(choice_batch),
                 ScoreLayout.from_batch(choice_batch),
