@@ -134,7 +134,7 @@ class ModelConfig(ConfigKeys):
     @classmethod
     def _check_token_id(cls, value: Any, info: ValidationInfo) -> Any:
         """Refuse ids outside the vocabulary. A field has one id, a list of ids or None: no id."""
-        # 0 if ``vocab_size`` is invalid: its own error comes before this one, and the first is shown.
+        # 0 if ``vocab_size`` is invalid: that error comes first, and only the first is shown.
         size = info.data.get("vocab_size", 0)
         ids = value if isinstance(value, list) else [value]
         # Early model folders have -1 if there is no padding token.

@@ -117,7 +117,7 @@ class ModelConfig(ConfigKeys):
     @classmethod
     def _check_in_vocabulary(cls, value: int, info: ValidationInfo) -> int:
         """Refuse a padding id that has no row in the token table."""
-        # 0 if ``vocab_size`` is invalid: its own error comes before this one, and the first is shown.
+        # 0 if ``vocab_size`` is invalid: that error comes first, and only the first is shown.
         size = info.data.get("vocab_size", 0)
         if not 0 <= value < size:
             raise ValueError(f"it must be at least 0 and less than vocab_size ({size})")
