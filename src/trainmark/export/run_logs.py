@@ -361,6 +361,7 @@ class _Timeline:
     Attributes:
         epoch: number of the current epoch, from 0; None before the training and after its end.
         last_ns: time of the last moment, by the clock of the events.
+        _shift_ns: what is added to the time of an event to have the time since 1970.
         _num_steps: number of steps so far.
         _samples_by_num_steps: entry ``n`` is the number of samples trained after ``n`` steps.
         _losses_by_num_steps: entry ``n`` is the loss of step ``n`` from 1 on; entry 0 is None.

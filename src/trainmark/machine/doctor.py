@@ -316,7 +316,7 @@ def _describe_settings(settings: DeviceSettings) -> str:
 def check_plan(machine: ExaminedMachine) -> Conditions:
     """Plan the case's run: data, checkpoint, and whether its recipe fits; nothing is started.
 
-    Generates a generated recipe's data if it is missing.
+    If the recipe trains on generated data that is missing, the data is generated now.
     """
     choice = machine.choice
     if choice is None or machine.vendor is None:

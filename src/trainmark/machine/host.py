@@ -154,7 +154,10 @@ def check_load(machine: ExaminedMachine) -> Conditions:
 
 
 def check_other_runs(_: ExaminedMachine) -> Conditions:
-    """Find living processes of other runs; the fix ends only those that lost their launcher."""
+    """Find living processes of other runs.
+
+    The fix is to wait for the end of a run. If it has lost its launcher, its processes are ended.
+    """
     runs = find_alive_runs()
     for run_id, pids in sorted(runs.items()):
         message_code = "orphans" if _is_orphaned(pids) else "other_run"

@@ -24,6 +24,7 @@ class StepBatches:
     """Counts of the micro-batches of one optimizer step on one rank.
 
     Attributes:
+        counts: samples, sequences and tokens of the micro-batches.
         samples_trained: samples whose losses the micro-batches add up; see ``Batch``.
         step_samples: of each micro-batch, what it declares as the samples of the whole step.
         is_complete: the last micro-batch of the step was fetched.

@@ -101,6 +101,8 @@ class WindowReplay:
     ranks repeat the same windows, because their collectives must meet.
 
     Args:
+        state: saves and restores everything that a step changes.
+        digests: computes digests of the losses, gradients and weights of each step.
         is_on_any_rank: returns whether a flag is set on any rank; every rank must call it.
     """
 

@@ -56,6 +56,7 @@ class RankReporter:
     """A rank's event file, its spans, and its current place for error reports.
 
     Attributes:
+        events: writes the event file.
         place: the current span or phase.
         torch_flags: flags of torch that decide the precision, after the precision was set.
         row_digests: digest of the first row of each batch of the first epoch, up to a limit; by

@@ -133,6 +133,8 @@ class Redactor:
     Attributes:
         _place_rules: replace secrets, folders, addresses and the like.
         _name_rules: replace the names of this user and host.
+        _redact_string: ``_redact_value``, which keeps its results.
+        _pseudonym_key: returns the key with which names of nodes become pseudonyms.
     """
 
     def __init__(self, *folders: tuple[Path, str]) -> None:

@@ -80,7 +80,9 @@ def _hook_backward(torch: Any) -> None:
 
     def note_backward(watched: WitnessedProcess, tensors: Any) -> None:
         """Report the backward pass to the rank, which this process becomes with the first one."""
-        rank = watched.rank or watched.claim_rank(torch)
+        rank = watched.rank
+        if rank is None:
+            rank = watched.claim_rank(torch)
         if rank is None:  # this process cannot be a rank, which ``claim_rank`` has reported
             return
         # A loss is a single number. Of several tensors, only the first can be taken as the loss.

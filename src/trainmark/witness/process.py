@@ -59,6 +59,7 @@ class WitnessedProcess:
         _early_optimizer: the optimizer that is stepping before the process is a rank; None: none.
         _is_watching: whether the hooks in torch still report to this object.
         _events: writes the file of the rank; None: the process has not claimed to be a rank.
+        _pid: id of this process, by which a forked child knows that it is another one.
     """
 
     def __init__(self, run_dir: Path, start_ns: int) -> None:

@@ -79,6 +79,11 @@ class TrainedWeights:
         _check: compares the tensors at the ends of windows, which are steps in a row that are
             timed together; None: no optimizer has stepped.
         _watch: watches the gradients of the first steps; None: not yet, or no longer.
+        _retired: watches that miss the tensors of an optimizer that was added after them.
+        _optimizers: weak references to the optimizers, which must not be kept alive.
+        _tensor_ids: ids of all tensors that these optimizers held when they were added.
+        _versions: torch's counts of writes to some of the tensors, at the end of the last step.
+        _window_layout: names, dtypes and sizes of the tensors at the end of the last window.
         _was_replaced: whether the program has loaded other values since the last step.
         _is_between_windows: whether no step has begun since the last window.
         _spent_ns: time of checks that ``take_check_ns`` has not returned yet.

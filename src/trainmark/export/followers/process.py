@@ -30,7 +30,12 @@ _NICENESS = 10  # enough for a step in two seconds on a machine whose cores all 
 
 
 class _Report:
-    """The reports of this process to the launcher: one when it is ready, and one at its end."""
+    """The reports of this process to the launcher: one when it is ready, and one at its end.
+
+    Attributes:
+        _descriptor: to which the reports are written.
+        _lock: held while an outcome is sent, because two threads may send one.
+    """
 
     def __init__(self) -> None:
         # The launcher reads the reports from the standard output of this process, a line of JSON

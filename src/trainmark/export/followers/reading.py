@@ -121,6 +121,8 @@ class _Ranks:
 
     Attributes:
         num_steps: number of the last step that was returned as a point.
+        _tails: for each rank, reads the events that were added to its file since the last call.
+        _peak_flops_per_s: dense peak of one device; None: not looked up yet, or not known.
         _facts_by_rank: what each rank reported of its device before the training.
         _steps: steps that not all ranks have reported yet, by number.
         _samples_so_far: samples of the steps that were returned as points.
@@ -129,14 +131,12 @@ class _Ranks:
 
     def __init__(self, plan: Plan, run_dir: Path) -> None:
         self._plan = plan
-        # Each reads the events that a rank has added to its file since the last call.
         self._tails = [
             EventTail(run_dir / name_rank_file(rank), _CHUNK_BYTES)
             for rank in range(plan.world_size)
         ]
-        self._facts_by_rank: dict[int, Facts] = {}  # reported before training
-        self._steps: dict[int, StepSum] = {}  # incomplete ones, by number
-        # Dense peak of one device. None: ranks have not reported their devices, or it is not known.
+        self._facts_by_rank: dict[int, Facts] = {}
+        self._steps: dict[int, StepSum] = {}
         self._peak_flops_per_s: float | None = None
         # A run that resumes an earlier one counts on from the steps and samples of that.
         progress = None if plan.resumed is None else plan.resumed.progress
@@ -447,8 +447,10 @@ class _Machine:
 class RunReader:
     """Reads the points of one run from its events; each call returns what was added since.
 
-    Its processes are the launcher, a process on each node if a cluster's scheduler started the run,
-    and the ranks.
+    Attributes:
+        _ranks: reads the events of the ranks.
+        _launcher: reads those of the machine from which the run was launched.
+        _nodes: read those of each machine if a cluster's scheduler started the run; else empty.
     """
 
     def __init__(self, plan: Plan, run_dir: Path) -> None:

@@ -60,6 +60,7 @@ class _Follower:
         target: the backend, and the destination in it.
         process: prints its reports as lines of JSON: one when it is ready, and one at its end.
         _output: what it has printed.
+        _was_killed: whether it was killed because it did not end by itself.
     """
 
     target: FollowTarget

@@ -40,7 +40,7 @@ class _TorchFinder:
         self, name: str, path: Any = None, target: Any = None
     ) -> importlib.machinery.ModuleSpec | None:
         """Return torch's spec, whose loader also installs the hooks; None for other modules."""
-        del path, target
+        del path, target  # Python gives them; torch is not in a package, and not loaded again
         if name != "torch":
             return None
         sys.meta_path.remove(self)  # or ``find_spec`` below would call this method again

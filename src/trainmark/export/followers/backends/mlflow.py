@@ -51,7 +51,14 @@ def _get_experiment_name() -> str:
 
 
 class MLflow:
-    """Logs the points of one run: values at one time each, such as the loss of a step."""
+    """Logs the points of one run: values at one time each, such as the loss of a step.
+
+    Attributes:
+        _client: MLflow's client, which sends requests to the destination.
+        _run_id: id of the run in MLflow.
+        _last_numbers: by name of a metric, the highest step whose value MLflow has from an earlier
+            process that handed over the same run.
+    """
 
     def __init__(self, run: FollowedRun, destination: str | None) -> None:
         """Create the run in MLflow, or find the one that an earlier process created.
@@ -64,10 +71,8 @@ class MLflow:
 
         self._client = MlflowClient(tracking_uri=destination)
         self._run_id, is_new = self._open_run(run)
-        # By name of a metric: the highest step whose value MLflow has from an earlier process that
-        # handed over the same run.
         self._last_numbers: dict[str, int] = {}
-        if not is_new:
+        if not is_new:  # an earlier process has handed over some points of the run
             for name in self._client.get_run(self._run_id).data.metrics:
                 history = self._client.get_metric_history(self._run_id, name)
                 self._last_numbers[name] = max(metric.step for metric in history)

@@ -30,6 +30,12 @@ class OpenMetrics:
     """Writes the newest values of one run to a text file, which Prometheus collects.
 
     A run has points, which are values at one time each, such as the loss of a step.
+
+    Attributes:
+        _path: the file.
+        _registry: has all metrics of the run, each with its present value.
+        _gauges: the metrics by name.
+        _labels: labels of all metrics of the run, by name.
     """
 
     def __init__(self, run: FollowedRun, destination: str | None) -> None:
@@ -85,15 +91,18 @@ class OpenMetrics:
         ``gpu`` for ``gpu0``; the numbers of the node and of the device are labels.
         """
         labels: dict[str, str] = {}
+        gauge_name = name
         parts = _READING.fullmatch(name)  # None: the series is no reading of a machine
         if parts is not None:
             # `sys/power_watts` has no gpu: it is of the host.
             kind = "gpu" if parts["gpu"] is not None else "host"
-            name = f"sys/{kind}/{parts['quantity']}"
+            gauge_name = f"sys/{kind}/{parts['quantity']}"
             labels["node"] = parts["node"] or "0"  # without a node: the launcher's machine
             if kind == "gpu":
                 labels["gpu"] = parts["gpu"]
-        self._set_gauge(f"trainmark_{re.sub('[^a-zA-Z0-9_]', '_', name)}", value, **labels)
+        # Names of metrics may have only these characters.
+        metric = f"trainmark_{re.sub('[^a-zA-Z0-9_]', '_', gauge_name)}"
+        self._set_gauge(metric, value, **labels)
 
     def _set_gauge(self, metric: str, value: float, **labels: str) -> None:
         """Set the value of a metric; its gauge is made at its first value.
@@ -104,11 +113,13 @@ class OpenMetrics:
         """
         from prometheus_client import Gauge
 
-        labels = self._labels | labels
+        all_labels = self._labels | labels
         if metric not in self._gauges:
             description = metric.removeprefix("trainmark_").replace("_", " ")
-            self._gauges[metric] = Gauge(metric, description, list(labels), registry=self._registry)
-        self._gauges[metric].labels(**labels).set(value)  # type: ignore[attr-defined]
+            self._gauges[metric] = Gauge(
+                metric, description, list(all_labels), registry=self._registry
+            )
+        self._gauges[metric].labels(**all_labels).set(value)  # type: ignore[attr-defined]
 
     def _write_file(self) -> None:
         """Replace the file by one with the present values of all metrics."""

@@ -27,7 +27,12 @@ def prepare(destination: str | None) -> None:  # noqa: ARG001 - as of every back
 
 
 class TensorBoard:
-    """Writes the points of one run: values at one time each, such as the loss of a step."""
+    """Writes the points of one run: values at one time each, such as the loss of a step.
+
+    Attributes:
+        _file: the file of events that TensorBoard reads.
+        _records: writes an event to this file with its length and checksums.
+    """
 
     def __init__(self, run: FollowedRun, destination: str | None) -> None:
         """Begin a file of events with the settings of the run.

@@ -27,7 +27,14 @@ def prepare(destination: str | None) -> None:  # noqa: ARG001 - as of every back
 
 
 class WeightsAndBiases:
-    """Logs the points of one run: values at one time each, such as the loss of a step."""
+    """Logs the points of one run: values at one time each, such as the loss of a step.
+
+    Attributes:
+        _run: the run in W&B.
+        _last_numbers: by axis, such as the steps, the highest number that W&B has from an earlier
+            process that handed over the same run.
+        _defined_series: names of the series whose axis W&B knows.
+    """
 
     def __init__(self, run: FollowedRun, destination: str | None) -> None:
         """Create the run in W&B, or continue the one that an earlier process created.
@@ -68,10 +75,8 @@ class WeightsAndBiases:
             reinit="create_new",  # several runs may be followed in one process
             settings=settings,
         )
-        # By axis, such as the steps: the highest number that W&B has from an earlier process. It is
-        # looked up when the first point on the axis comes.
-        self._last_numbers: dict[str, int] = {}
-        self._defined_series: set[str] = set()  # whose axis W&B knows
+        self._last_numbers: dict[str, int] = {}  # ``log`` adds an axis with its first point
+        self._defined_series: set[str] = set()
 
     def log(self, points: Sequence[Point]) -> None:
         """Log the points that W&B's run lacks.
