@@ -195,7 +195,7 @@ def describe_finding(finding: Finding) -> Phrase:
 
     ``code`` says which kind of reason it is, such as ``slow`` or ``slow_link``.
     """
-    # The text of a code has placeholders only for those of these values that its findings have:
+    # A finding has some of these values, and the text of its code shows those.
     # ``quantity``: what was measured, such as ``step``. ``interval``: by how much it is slower.
     # ``text``: the error, or what differed. ``members``: the ends of a link, or all of a group.
     return phrase(

@@ -85,7 +85,11 @@ def format_duration(seconds: float) -> str:
 def format_quality(value: float | None, *, target: float | None = None) -> str:
     """Return a quality with four decimals, more where rounding would hide a missed target.
 
-    Zeros at the end are left out, as the published pages do: ``0.908``.
+    Zeros at the end are left out, as on the pages where others publish results: ``0.908``. One
+    decimal always stays.
+
+    Args:
+        target: the quality that a run must reach; None: it has no target.
     """
     if value is None:
         return NOTHING

@@ -149,9 +149,9 @@ def _compute_moving_mean(values: NDArray[np.float64], window: int) -> NDArray[np
     """
     is_finite = np.isfinite(values)
     half = window // 2
-    places = np.arange(len(values))
-    starts = np.maximum(places - half, 0)
-    stops = np.minimum(places + half + 1, len(values))
+    indices = np.arange(len(values))
+    starts = np.maximum(indices - half, 0)
+    stops = np.minimum(indices + half + 1, len(values))
 
     def sum_in_windows(terms: NDArray[np.float64]) -> NDArray[np.float64]:
         # Differences of running sums: the time does not depend on the length of the window.

@@ -97,7 +97,7 @@ class Code:
 class Chart:
     """A chart that ``rendering`` draws with Vega-Lite.
 
-    ``name``: letters, digits and ``-``; unique in a page, names files and anchors.
+    ``name``: letters, digits, ``-`` and ``_``; unique in a page, names files and anchors.
     ``description``: text in place of the picture.
     ``spec``: Vega-Lite 6 with phrases for titles and colours as ``var(--accent)``; its data are
     ``{"name": X}``. ``data``: the datasets by name, thinned; null if a value is missing.
@@ -179,10 +179,10 @@ class Bars:
 
 @dataclass(frozen=True, slots=True)
 class Strip:
-    """A cell for each rank, in groups by node.
+    """A cell for each rank, in groups by node; or for each device or node, in one group.
 
-    ``nodes``: of each node its cells, each as its tone and its text on hover. ``sentence``:
-    about the ranks that stand out.
+    ``nodes``: of each group its cells, each as its tone and its text on hover. ``sentence``:
+    about the cells that stand out.
     """
 
     kind: ClassVar[str] = "strip"

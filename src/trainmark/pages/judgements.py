@@ -19,7 +19,7 @@ from trainmark.pages.texts import (
     Phrase,
     Tone,
     count_in_words,
-    grade_line,
+    describe_grade,
     join,
     or_none,
     phrase,
@@ -34,10 +34,10 @@ from trainmark.spec import Message, Text
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from trainmark.judge.comparison import ComparedFigure, Comparison
+    from trainmark.judge.comparison import ComparedFigure, Comparison, ComparisonVerdict
     from trainmark.judge.comparison.gate import Judgement
     from trainmark.judge.comparison.scaling import Scaling
-    from trainmark.judge.comparison.sides import Difference
+    from trainmark.judge.comparison.sides import Difference, Side
     from trainmark.judge.compliance import Compliance
 
     Kind = Mapping[str, Any]  # the measurement of one kind of ceiling on a rank, as JSON has it
@@ -62,49 +62,29 @@ def build_comparison(result: Comparison, b: str = "B") -> list[Block]:
         b: name of side B in headings and sentences: ``C`` if it is the second side that is compared
             with A.
     """
-    tone: Tone = "good"
-    # INCONCLUSIVE: too much noise, or too little data. other_world: the numbers of ranks differ, so
-    # only the efficiency of scaling is known.
-    if result.verdict in (*INCONCLUSIVE, "other_world"):
-        tone = "warn"
-    elif result.verdict in REGRESSIONS:
-        tone = "bad"
+    verdict_tone = _choose_verdict_tone(result.verdict)
     # Messages about side B have a placeholder for its name.
-    blocks: list[Block] = [Paragraph(_fill_in_name_of_b(result.sentence, b), tone)]
+    blocks: list[Block] = [Paragraph(_fill_in_name_of_b(result.sentence, b), verdict_tone)]
     if result.scaling:  # how throughput grows with the number of ranks, in place of the figures
         blocks += build_scaling(result.scaling)
     else:
-        name_heading, unit_heading = translate_headings("name", "unit")
-        # "compare.verdict": what is concluded from each figure.
-        last_headings = translate_headings("interval", "launches", "compare.verdict")
-        columns = (name_heading, "A", b, unit_heading, f"{b}/A", *last_headings)
-        blocks.append(build_table(columns, map(_build_figure_row, result.figures)))
+        blocks.append(_build_figures_table(result.figures, b))
     if result.quality:  # how many launches of each side reached their target; None: no target
         blocks.append(Paragraph(_fill_in_name_of_b(result.quality, b)))
-    sides = (("A", result.a), (b, result.b))
-    for name, side in sides:
-        # How far the figures can be trusted, and whether their evidence was checked.
-        trust = grade_line(side.trust, side.verification)
-        if side.is_witnessed:  # a user's own program ran
-            trust = join((trust, phrase("division.witnessed")))
-        line = join((phrase("trust.of", side=name), trust), "colon")
-        blocks.append(Paragraph(line, TONES[side.trust.grade]))
+    side_by_name = {"A": result.a, b: result.b}
+    blocks += [_describe_trust_in_side(name, side) for name, side in side_by_name.items()]
     reasons = _list_reasons(result)  # to doubt a side
     if reasons:
-        blocks.append(
-            build_table([phrase("compare.doubts", side=side) for side in ("A", b)], reasons)
-        )
+        headings = [phrase("compare.doubts", side=name) for name in side_by_name]
+        blocks.append(build_table(headings, reasons))
     if not result.scaling:
         # in_pairs: launches of both sides alternated. apart: they did not, so a change of the
         # machine in between appears as a difference.
         blocks.append(Paragraph(phrase(f"compare.{'in_pairs' if result.paired else 'apart'}")))
-    blocks += [
-        Paragraph(
-            phrase("compare.left_out", side=name, run=launch.name, reason=launch.reason), "warn"
-        )
-        for name, side in sides
-        for launch in side.left_out
-    ]
+    for name, side in side_by_name.items():
+        for launch in side.left_out:
+            text = phrase("compare.left_out", side=name, run=launch.name, reason=launch.reason)
+            blocks.append(Paragraph(text, "warn"))
     if result.allowed:  # differences of the work that the user permitted by name
         blocks.append(Paragraph(phrase("compare.allowed"), "warn"))
         blocks.append(_build_facts_table(result.allowed, b))
@@ -112,6 +92,43 @@ def build_comparison(result: Comparison, b: str = "B") -> list[Block]:
         blocks.append(Paragraph(phrase("compare.differences")))
         blocks.append(_build_facts_table(result.differences, b))
     return blocks
+
+
+def _choose_verdict_tone(verdict: ComparisonVerdict) -> Tone:
+    """Return the tone of the sentence with the verdict, by which a page colours it."""
+    # INCONCLUSIVE: too much noise, or too little data. other_world: the numbers of ranks differ, so
+    # only the efficiency of scaling is known.
+    if verdict in (*INCONCLUSIVE, "other_world"):
+        return "warn"
+    return "bad" if verdict in REGRESSIONS else "good"
+
+
+def _build_figures_table(figures: Iterable[ComparedFigure], b: str) -> Table:
+    """Return a table with a row for each figure, such as throughput, of side A and side B.
+
+    Args:
+        figures: each with the values of both sides, their ratio, and what is concluded from it.
+        b: name of side B in the headings.
+    """
+    name_heading, unit_heading = translate_headings("name", "unit")
+    # "compare.verdict": what is concluded from each figure.
+    last_headings = translate_headings("interval", "launches", "compare.verdict")
+    headings = (name_heading, "A", b, unit_heading, f"{b}/A", *last_headings)
+    return build_table(headings, map(_build_figure_row, figures))
+
+
+def _describe_trust_in_side(name: str, side: Side) -> Paragraph:
+    """Return how far the figures of a side can be trusted, and whether their evidence was checked.
+
+    Args:
+        name: of the side, such as ``A``.
+        side: launches of one work.
+    """
+    trust = describe_grade(side.trust, side.verification)
+    if side.is_witnessed:  # a user's own program ran
+        trust = join((trust, phrase("division.witnessed")))
+    line = join((phrase("trust.of", side=name), trust), "colon")
+    return Paragraph(line, TONES[side.trust.grade])
 
 
 def _build_facts_table(facts: Iterable[Difference], b: str) -> Table:
@@ -319,8 +336,9 @@ def build_ceilings(document: Mapping[str, Any]) -> list[Block]:
 
     First comes a table with a row for each kind of ceiling. A kind is one kind of work, such as a
     matmul in one precision, a memory copy or an all-reduce, which each rank measures at several
-    sizes. The row shows the fastest size, of memory the largest, as the slowest rank measured it.
-    Then come remarks on what was not measured or wrong, and the rates between pairs of ranks.
+    sizes. The row shows one size as the slowest rank measured it: the fastest size or, for memory,
+    the largest. Then come remarks on what was not measured or wrong, and the rates between pairs of
+    ranks.
 
     Args:
         document: the JSON that the command prints.
@@ -496,7 +514,7 @@ def has_wrong_results(document: Mapping[str, Any]) -> bool:
 def _get_best_rate(kind: Kind) -> float:
     """Return the highest rate of a kind of work at the size that counts; 0: none was measured.
 
-    The fastest size counts; of memory the largest, because smaller ones may fit into a cache.
+    The fastest size counts; for memory the largest, because smaller ones may fit into a cache.
 
     Args:
         kind: measurement of one kind of work, such as a memory copy, at several sizes on a rank.

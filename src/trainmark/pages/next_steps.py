@@ -35,14 +35,16 @@ def suggest_next_steps(records: Sequence[Record]) -> list[Block]:
     recipe = _find_recipe_on_real_data(case, f"{plan.nnodes}x{plan.nproc}")
     if recipe is None:
         return [Paragraph(phrase("trial.generated_only"), "muted")]
-    data = f"data/{case.name}"
+    data_folder = f"data/{case.name}"
     commands = []
     if cases.has_part(case.name, "prepare"):  # a module that makes the data from downloads
         # Placeholders for the values that a user must give: ` limit=LIMIT`.
         options = "".join(f" {x.name}={x.name.upper()}" for x in case.prepare_options if x.required)
-        commands.append(f"trainmark prepare {case.name}{options} --from DOWNLOADS --data {data}")
+        commands.append(
+            f"trainmark prepare {case.name}{options} --from DOWNLOADS --data {data_folder}"
+        )
     repeats = f"--repeat {INTERVAL_MIN_LAUNCHES}"  # as many launches as a 95% interval needs
-    commands.append(f"trainmark run {case.name} --data {data} --recipe {recipe} {repeats}")
+    commands.append(f"trainmark run {case.name} --data {data_folder} --recipe {recipe} {repeats}")
     return [
         Paragraph(phrase("trial.what"), "muted"),
         Paragraph(phrase("trial.next"), "muted"),

@@ -54,7 +54,7 @@ def to_svg(chart: Chart, lang: str) -> str:
 
     It contains its title and its colours, which on a page come from the page.
     """
-    import vl_convert
+    import vl_convert  # an optional package, which only charts need
 
     picture: str = vl_convert.vegalite_to_svg(_build_standalone_spec(chart, lang))
     return picture
@@ -75,7 +75,7 @@ def to_notebook_html(page: Document) -> str:
 
 def to_png(chart: Chart, lang: str) -> bytes:
     """Return a chart as a PNG file, with its title, in a language."""
-    import vl_convert
+    import vl_convert  # an optional package, which only charts need
 
     picture: bytes = vl_convert.vegalite_to_png(
         _build_standalone_spec(chart, lang), scale=PNG_SCALE

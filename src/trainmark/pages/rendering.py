@@ -48,6 +48,7 @@ def load_templates() -> Environment:
     The tests tell what a cell of a table is: the text of a number, ``missing`` (a value that is not
     known, with the reason), or a link.
     """
+    # Imported here, because commands without pages must not wait for it.
     from jinja2 import Environment, PackageLoader, StrictUndefined, pass_context
 
     environment = Environment(
@@ -228,7 +229,7 @@ def _draw_svg(spec: str) -> str:
     Args:
         spec: specification for Vega-Lite with its data, as JSON text.
     """
-    import vl_convert
+    import vl_convert  # an optional package, which only charts need
 
     picture: str = vl_convert.vegalite_to_svg(spec)
     return picture
@@ -274,7 +275,7 @@ def build_chart_script() -> str:
 
     It loads nothing else and evaluates no text as code.
     """
-    import vl_convert
+    import vl_convert  # an optional package, which only charts need
 
     bundle: str = vl_convert.javascript_bundle(read_shipped_file("charts.js"))
     # In a function of its own, so that its names are not global.

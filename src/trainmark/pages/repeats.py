@@ -45,8 +45,9 @@ def build_summary(records: Sequence[Record]) -> RepeatSummary:
         records: one for each launch of the same work.
 
     Raises:
-        RecordError: no record, or work that differs, naming what.
-        UsageError: a run given twice.
+        RecordError: there is no record, or the launches are of different work; the error names the
+            first difference.
+        UsageError: a run is given twice.
     """
     if not records:
         raise RecordError("no record to summarize", fix="choose at least one run")

@@ -72,7 +72,7 @@ def add_differing_settings(listing: Listing) -> Listing:
     """
     rows = listing.as_dicts()
     # The settings of each run, by name; empty if they are not known.
-    settings_of_rows = [json.loads(row.pop("settings") or "{}") for row in rows]
+    settings_of_rows = [json.loads(row["settings"] or "{}") for row in rows]
     # Settings are compared only between runs of the same case and recipe.
     cases_and_recipes = [f"{row['case']} {row['recipe']}" for row in rows]
     differing = find_differing_settings(zip(cases_and_recipes, settings_of_rows, strict=True))
@@ -125,11 +125,12 @@ def build_listing_table(
     """
     if not width:
         width = terminal.count_columns() if sys.stdout.isatty() else _UNLIMITED_WIDTH
-    values_by_key = {
-        key: values for key, *values in zip(listing.columns, *listing.rows, strict=True)
-    }
+    # The values of each column, by its key: ``zip`` turns the rows into columns.
+    values_by_key: dict[str, list[Any]] = {}
+    for key, *values in zip(listing.columns, *listing.rows, strict=True):
+        values_by_key[key] = values
     if "trust" in values_by_key and not are_columns_chosen:
-        states = values_by_key.pop("verification", None)
+        states = values_by_key.pop("verification", None)  # whether each record was checked
         if states:
             values_by_key["trust"] = [
                 grade if state == "verified" else f"{grade} ({state})"
@@ -159,8 +160,8 @@ def build_listing_table(
             left_out.append(heading)
     blocks: list[Block] = [_build_table(columns)]
     if single_values:
-        values = join(f"{heading} {text}" for heading, text in single_values.items())
-        blocks.append(Paragraph(phrase("terminal.alike", values=values)))
+        statements = join(f"{heading} {text}" for heading, text in single_values.items())
+        blocks.append(Paragraph(phrase("terminal.alike", values=statements)))
     if left_out:
         blocks.append(Paragraph(phrase("terminal.left_out", columns=join(left_out))))
     return terminal.show(blocks, lang, width=width)
@@ -193,6 +194,7 @@ def _format_setting_cell(value: Any) -> str:
 
 
 def _build_table(columns: dict[str, list[str]]) -> Table:
+    """Return a table of columns, each of which is the text of its heading, then its cells."""
     heads, *rows = zip(*columns.values(), strict=True)
     return build_table(heads, rows)
 
@@ -359,8 +361,8 @@ def _build_entry_table(entries: Sequence[SeriesEntry], width: int) -> Table:
         ]
     heads = ("status", "launches", "final_result", "interval", "quality", "memory GiB")
     entry_rows = [_list_entry_results(entry) for entry in entries]
-    for place, head in enumerate(heads):
-        columns[head] = [row[place] for row in entry_rows]
+    for index, head in enumerate(heads):
+        columns[head] = [row[index] for row in entry_rows]
     # If the table is too wide, the memory is left out, then also the interval.
     for head in ("memory GiB", "interval"):
         shown = build_table(columns, zip(*columns.values(), strict=True))

@@ -77,11 +77,11 @@ def _describe_devices_and_memory(record: Record) -> Phrase:
     # The memory of a CPU is the host's; "A100-SXM4-80GB" states its own.
     if not has_cards(record) or "GB" in get_device_name(record):
         return name
-    device_of_rank = record.environment.get("devices")  # None for a rank that reported nothing
-    if not device_of_rank or not device_of_rank[0]:
+    devices = record.environment.get("devices")  # of each rank; None: it reported none
+    if not devices or not devices[0]:
         return name
     # The device of rank 0 stands for all.
-    memory_bytes = device_of_rank[0].get("memory_total_bytes")
+    memory_bytes = devices[0].get("memory_total_bytes")
     if not memory_bytes:
         return name
     return (name, f" {memory_bytes / cells.GIB:.0f} GiB")
@@ -330,7 +330,7 @@ def list_first_lines(
     ]
     if len(records) > 1:
         lines.append(_describe_launches(records))
-    failed = [record for record in records if record.cause is not None]
+    failed = [launch for launch in records if launch.cause is not None]
     if failed:
         if failed[0] is not record:  # else the first sentence describes the failure already
             lines.append(describe_failure(failed[0]))
@@ -349,11 +349,11 @@ def list_first_lines(
 
 
 def _list_inconclusive_checks(records: Sequence[Record]) -> list[Phrase]:
-    """Return the texts of findings that a check of repeated windows proved nothing.
+    """Return the texts of findings that a check by repeated steps proved nothing.
 
-    If the recipe asks for it, a run computes some windows twice from the same state and compares
-    the results. The check proves nothing if no window was repeated, or if results differ in every
-    repeat.
+    If the recipe asks for it, a run computes some groups of steps twice from the same state and
+    compares the results. The check proves nothing if none was repeated, or if the results differ in
+    every repeat.
 
     Args:
         records: of all launches of a run.

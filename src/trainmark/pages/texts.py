@@ -203,7 +203,7 @@ def name_speed_figure(record: Record) -> str:
 
 
 def get_unit(figure: str) -> Phrase:
-    """Return the unit of the figure of a name; that of ``token/p/s`` says that it is per device."""
+    """Return the unit of a figure, given by its name; for ``token/p/s`` with "per device"."""
     unit = FIGURES[figure].unit
     return phrase("first.per_device", unit=unit) if figure == "token/p/s" else unit
 
@@ -231,7 +231,7 @@ def describe_configuration(device: str, *, nnodes: int, nproc: int, cards: bool 
 
 
 def describe_record_configuration(record: Record) -> Phrase:
-    """Return the configuration of a record; says so if it is simulated or did not pass."""
+    """Return the configuration of a record, marked if its device is simulated or it failed."""
     marks: list[Phrase] = [] if record.passed else [phrase(f"status.{record.status}")]
     if SIMULATED in record.labels:
         marks.append(message("trust_simulated_device"))
@@ -262,7 +262,7 @@ def describe_devices(record: Record) -> Phrase:
 
 
 def describe_dataset(record: Record) -> Phrase:
-    """Return the name of the data set; for generated data, "generated data in the format of" it."""
+    """Return the name of the data set; for generated data, say that they only have its format."""
     name = record.plan.about.dataset
     return phrase("data.generated", name=name) if record.plan.data.origin == "generated" else name
 
@@ -335,17 +335,17 @@ def describe_trust(trust: Trust, verification: Verification) -> Phrase:
         verification: whether the record was checked against its evidence, the files from which it
             was computed, and agrees with it.
     """
-    parts: list[Phrase] = [phrase("trust.label"), grade_line(trust, verification)]
+    parts: list[Phrase] = [phrase("trust.label"), describe_grade(trust, verification)]
     if trust.reasons:
         parts.append(join(map(shorten, trust.reasons), "semicolon"))
     return join(parts, "colon")
 
 
-def grade_line(trust: Trust, verification: Verification) -> Phrase:
+def describe_grade(trust: Trust, verification: Verification) -> Phrase:
     """Return the grade, and whether evidence was checked."""
     return join((phrase(f"trust.{trust.grade}"), phrase(f"trust.{verification}")))
 
 
 def translate_headings(*names: str) -> list[Phrase]:
-    """Return the headings of columns by their keys; a name without a kind is of ``[head]``."""
+    """Return headings of columns by key: ``name`` is of the table ``[head]`` of texts.toml."""
     return [phrase(name if "." in name else f"head.{name}") for name in names]

@@ -52,7 +52,7 @@ class Price:
         """
         match = _PRICE.fullmatch(text.strip())
         if match is not None:
-            before, number, after = match.groups()
+            before, number, after = match.groups()  # the text around the number may be empty
             currencies = [currency.strip() for currency in (before, after) if currency]
             if len(currencies) == 1:
                 return cls(float(number), currencies[0])

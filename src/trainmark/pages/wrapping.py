@@ -17,7 +17,7 @@ def measure_width(text: str) -> int:
     """Return the columns that a text takes on a terminal; two for a Chinese character."""
     if text.isascii():
         return len(text)
-    from rich.cells import cell_len
+    from rich.cells import cell_len  # takes time, which an ASCII text does not need
 
     return cell_len(text)
 

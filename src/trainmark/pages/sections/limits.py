@@ -386,8 +386,9 @@ def compare_speed(
     differences = [(_compare_work(launches[0], results[0]), results) for results in candidates]
     comparable = [results for differing, results in differences if not differing]
     # The first figure that the launches and at least one comparable result have is used, because a
-    # published row may lack some. The last three are samples per second: of the training without
-    # evaluation, also without waiting for data, and of the whole run.
+    # published row may lack some. First comes the figure that is the case's speed, which may count
+    # tokens. The last three count samples: of the training without evaluation, also without waiting
+    # for data, and of the whole run.
     for figure in (name_speed_figure(launches[0]), "p_train", "p_core", "p_whole"):
         speed = summarize_figure(launches, figure)
         others = []  # the mean of the figure with the results that have it

@@ -375,7 +375,7 @@ def _describe_parameters(record: Record) -> Phrase:
     parameters = count_parameters(record)
     job = record.environment.get("job") or {}
     num_trained = job.get("trainable_parameters")
-    counted = or_unknown(parameters and cells.format_integer(parameters))
+    counted = or_unknown(None if parameters is None else cells.format_integer(parameters))
     if num_trained in (None, parameters):  # not reported, or all
         return counted
     return phrase("parameters.trained", all=counted, trained=cells.format_integer(num_trained))
@@ -438,7 +438,7 @@ def _build_declared(record: Record, spec: TableSpec) -> list[Block]:
         sources: dict[str, Any] = {"job": job, "recipe": recipe, "run": run}
         values = ((x.name, _read_value(sources, x.value, x.form)) for x in spec.entries)
         return [heading, Facts(tuple(values))]
-    job_rows = job.get(spec.rows) or []  # values by key in each
+    job_rows = job.get(spec.rows) or []  # each a dict of values by key
     if spec.curves:
         # The first column is the step, over which the other columns are drawn.
         charts = [chart_case_curve(job_rows, column) for column in spec.entries[1:]]
@@ -476,7 +476,8 @@ def build_environment(record: Record) -> Section:
     A fact whose value is None is left out.
     """
     env = record.environment
-    total_bytes = env.get("memory_total_bytes")  # of the host
+    host_bytes = env.get("memory_total_bytes")
+    host_memory = f"{host_bytes / cells.GIB:.1f} GiB" if host_bytes else None
     # The product name of each rank's device. The page shows each name once, with how many ranks
     # have it: `A100 x 8`.
     names = [str(device.get("name")) for device in env.get("devices") or [] if device]
@@ -497,15 +498,20 @@ def build_environment(record: Record) -> Section:
         "env.collective": env.get("collective"),  # library with its version
         "env.card": cards if names and has_cards(record) else get_device_name(record),
         "env.cpu": join((or_unknown(env.get("cpu")), cores)),
-        "env.host_memory": or_unknown(total_bytes and f"{total_bytes / cells.GIB:.1f} GiB"),
+        "env.host_memory": or_unknown(host_memory),
         # The operating system and its kernel.
         "env.os": join((or_unknown(env.get("os")), or_unknown(env.get("kernel")))),
         "env.container": join(container) if container else None,
         "env.packages": format_named_values({"Python": env.get("python")} | packages),
         "env.variables": format_named_values(env.get("variables")),
     }
-    software = [packages.get("torch") and f"torch {packages['torch']}", env.get("driver")]
-    gist = join(word for word in software if word)
+    software = []  # what the section's heading shows while it is folded
+    if packages.get("torch"):
+        software.append(f"torch {packages['torch']}")
+    driver = env.get("driver")
+    if driver:
+        software.append(driver)
+    gist = join(software)
     return build_folded_section("environment", _list_known_facts(facts), gist=gist)
 
 

@@ -121,7 +121,7 @@ def _compute_mean(run: Run, key: str) -> float | None:
 
 
 def _name_speed_figure(launch: Launch) -> str:
-    """Return the figure that is a launch's speed."""
+    """Return the name of the figure that is a launch's speed; per device if it is in tokens."""
     return "token/p/s" if launch["final_result_unit"] == "tokens/s" else "p_train"
 
 
@@ -145,6 +145,7 @@ def _format_speed(speed: float) -> str:
 
 
 def _format_date(launch: Launch) -> str:
+    """Return when a launch started, to the minute: ``2026-11-22 08:15``."""
     return str(launch["started_utc"])[:16].replace("T", " ")
 
 
@@ -253,6 +254,36 @@ def _build_row(run: Run, links: Links, settings: Mapping[str, Any]) -> dict[str,
     # What is the same in all launches of the run is taken from the first.
     first_launch = run[0]
     word, badge, tone = _choose_badge(run)  # the tone colours the badge
+    run_id = _RUN_ID.fullmatch(first_launch["run_id"])
+    return {
+        "cells": _build_row_cells(run, settings),
+        "word": word,  # what became of the run; the page filters and sorts by it
+        "badge": badge,
+        "tone": tone,
+        "speed_interval": _describe_speed_interval(run),  # "" for a single launch
+        "id": first_launch["run_id"],
+        # An imported row has no verification. It counts as "verified" here, because the list says
+        # something only of other values.
+        "verification": find_worst_verification(x["verification"] or "verified" for x in run),
+        # Of a run id that Trainmark made, its six letters; any other run id in full.
+        "short_id": run_id[1] if run_id else first_launch["run_id"],
+        "values": _collect_filter_values(run, word, settings),  # for the filter
+        # An imported row has no page.
+        "address": "" if word == IMPORTED else links.get_run_address(first_launch["run_id"]),
+        "case_address": links.get_case_address(first_launch["case"]),
+    }
+
+
+def _build_row_cells(run: Run, settings: Mapping[str, Any]) -> dict[str, tuple[Phrase, Any]]:
+    """Return by column the cells of a run's row: the text, and the value by which the list sorts.
+
+    Args:
+        run: its launches, with their values in the index of launches by column.
+        settings: values of the recipe fields in which the run differs from other rows.
+    """
+    # What is the same in all launches of the run is taken from the first.
+    first_launch = run[0]
+    # A figure is the mean over all launches.
     speed = _get_speed(run)
     mfu = _compute_mean(run, "MFU")
     quality = _compute_mean(run, "quality_value")
@@ -271,35 +302,18 @@ def _build_row(run: Run, links: Links, settings: Mapping[str, Any]) -> dict[str,
     # user's own program has no recipe: its column has `WITNESSED`, to which the mark adds nothing.
     if first_launch["rules"] == "open" and first_launch["recipe"] != WITNESSED:
         texts["recipe"] = join((first_launch["recipe"], phrase("division.open")))
-    # The list sorts by the first launch's value, except for these. A figure is the mean over all.
+    # The list sorts by the first launch's value, except for these.
     sort_values = first_launch | {
         "speed": speed,
         "MFU": mfu,
         "quality": quality,
         "settings": None,  # the list cannot be sorted by them
     }
-    row_cells = {}  # by column, the text and the value to sort by
+    row_cells: dict[str, tuple[Phrase, Any]] = {}
     for name in _COLUMNS:
         text = texts.get(name, first_launch.get(name)) or cells.NOTHING
         row_cells[name] = (text, sort_values[name])
-    run_id = _RUN_ID.fullmatch(first_launch["run_id"])
-    return {
-        "cells": row_cells,
-        "word": word,  # what became of the run; the page filters and sorts by it
-        "badge": badge,
-        "tone": tone,
-        "speed_interval": _describe_speed_interval(run),  # "" for a single launch
-        "id": first_launch["run_id"],
-        # An imported row has no verification. It counts as "verified" here, because the list says
-        # something only of other values.
-        "verification": find_worst_verification(x["verification"] or "verified" for x in run),
-        # Of a run id that Trainmark made, its six letters; any other run id in full.
-        "short_id": run_id[1] if run_id else first_launch["run_id"],
-        "values": _collect_filter_values(run, word, settings),  # for the filter
-        # An imported row has no page.
-        "address": "" if word == IMPORTED else links.get_run_address(first_launch["run_id"]),
-        "case_address": links.get_case_address(first_launch["case"]),
-    }
+    return row_cells
 
 
 def _describe_speed_interval(run: Run) -> Phrase:
@@ -371,8 +385,9 @@ def build_list_page(runs: Sequence[Run], links: Links) -> str:
 def build_case_page(runs: Sequence[Run], case: str, links: Links) -> str:
     """Return the page of a case: a table of speeds, bars that compare devices, speed over time.
 
-    All three show the launches whose trust allows to quote them. If a device with a number of ranks
-    has none, they show all of its launches that passed. Imported rows have a table of their own.
+    All three show the launches whose figures may be quoted. If there are none for a device with
+    some number of ranks, they show all launches with this device and number that passed. Imported
+    rows have a table of their own.
 
     Args:
         runs: the launches of each run; those of other cases are left out.
@@ -435,6 +450,7 @@ def _build_case_table(runs: Iterable[Run], links: Links) -> Table:
         else:  # an imported row; its badge says so
             texts["trust"] = list_row["badge"]
             texts["interval"] = ""
+        # None is shown as a dash.
         rows.append([texts[name] or None for name in columns])
     headings: list[Phrase] = []
     for name in columns:
@@ -471,8 +487,8 @@ def _group_by_work(launches: list[Launch]) -> dict[str, list[Launch]]:
     """Return the launches of each work by a name for the work, the fastest work first.
 
     Launches are of the same work if their case, recipe, data, devices and all else that a fair
-    comparison needs are equal. The name states the device, and those of recipe, precision, number
-    of ranks and settings in which the works differ.
+    comparison needs are equal. The name has the device, and also the recipe, the precision, the
+    number of ranks and the settings, but each of these only if it differs between the works.
 
     Args:
         launches: of any runs and cases, each with a speed.
@@ -482,7 +498,7 @@ def _group_by_work(launches: list[Launch]) -> dict[str, list[Launch]]:
     for launch in launches:
         launches_by_work.setdefault(launch["work"], []).append(launch)
     works = list(launches_by_work.values())
-    # Those of recipe, precision and number of ranks that are not the same in all works.
+    # The columns among recipe, precision and number of ranks whose values differ between the works.
     differing_keys = [
         key for key in _WORK_KEYS if len({work_launches[0][key] for work_launches in works}) > 1
     ]
@@ -506,7 +522,7 @@ def _group_by_work(launches: list[Launch]) -> dict[str, list[Launch]]:
 
 
 def _describe_work(launch: Launch, names: Sequence[str] = _WORK_KEYS) -> list[str]:
-    """Return the values of some keys of the work as words."""
+    """Return the values of some keys of the work as words; of ``world``, the ranks, as ``x8``."""
     return [f"x{launch[name]}" if name == "world" else str(launch[name]) for name in names]
 
 

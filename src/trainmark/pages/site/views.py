@@ -38,7 +38,7 @@ from trainmark.pages.texts import (
     Link,
     Phrase,
     describe_devices,
-    grade_line,
+    describe_grade,
     join,
     phrase,
     term,
@@ -52,7 +52,7 @@ from trainmark.results.redaction import redact_record
 from trainmark.results.store.query import list_runs
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from trainmark.errors import TrainmarkError
     from trainmark.pages.document import Table
@@ -70,8 +70,8 @@ _SAFE_NAME = re.compile(r"([0-9]{8}T[0-9]{6}Z-|[a-z])[a-z0-9._-]{0,150}")
 def make_safe_file_name(text: str) -> str:
     """Return a file's name for a name from a record: the name itself if it is safe, else a hash.
 
-    A safe name is no path, is not too long for any file system, and does not need upper and lower
-    case to differ from another one.
+    A safe name is no path, is not too long for any file system, and differs from every other safe
+    name also on a file system that does not distinguish upper and lower case.
     """
     if _SAFE_NAME.fullmatch(text):
         return text
@@ -150,7 +150,7 @@ class Links:
         return self.get_page_address(get_run_path(run_id))
 
     def get_record_address(self, run_id: str) -> str:
-        """Return the address of a run's record."""
+        """Return the address of a run's record, which lies beside the run's page."""
         return self.get_file_address(get_run_path(run_id).removesuffix("html") + "json")
 
 
@@ -247,18 +247,16 @@ def build_comparison_page(
     links = Links(_build_comparison_path(chosen, allow), lang, served=True)
     _refuse_number_of_runs(len(chosen))
     sides = _read_launches(database, chosen)  # of each run the records of its launches
-    first, *others = sides
+    side_a, *other_sides = sides
     sections: list[Section] = []
     verdicts: list[Block] = []
     comparisons: dict[str, Comparison] = {}
     # Keys because of which a comparison was refused and that a reader may allow. Only the keys of
     # the dictionary count: it is a set that keeps its order.
     refused_keys: dict[str, None] = {}
-    # The sides by letter that have the case of A, so that their curves can be drawn in one chart.
-    sides_of_case = {"A": first}
-    for letter, side in zip(ascii_uppercase[1:], others, strict=False):
+    for letter, side in zip(ascii_uppercase[1:], other_sides, strict=False):
         # All launches of a run are of the same work, so the first one stands for them.
-        differing_keys = find_differences(describe_work(first[0]), describe_work(side[0]))
+        differing_keys = find_differences(describe_work(side_a[0]), describe_work(side[0]))
         forbidden_keys = [key for key in differing_keys if key not in allow]
         blocks: list[Block]
         if forbidden_keys:
@@ -268,21 +266,18 @@ def build_comparison_page(
             words = phrase("site.refused", side=letter, keys=_translate_work_keys(forbidden_keys))
             blocks = [Paragraph(words, "warn")]
             # Sides that differ in the number of ranks may show how the work scales.
-            scaling = find_scaling_of_sides(first, side)
+            scaling = find_scaling_of_sides(side_a, side)
             if scaling:
                 blocks += build_scaling(scaling)
         else:
             # No key is forbidden, so the reader allowed all keys that differ.
-            comparisons[letter] = compare(first, side, allow=differing_keys)
+            comparisons[letter] = compare(side_a, side, allow=differing_keys)
             # The verdict stands above all sections.
             verdict, *blocks = build_comparison(comparisons[letter], letter)
             verdicts.append(verdict)
-        if side[0].plan.case == first[0].plan.case:
-            sides_of_case[letter] = side
         # The heading ``B/A`` says that figures of B are relative to those of A.
         sections.append(Section(f"{letter}/A", f"over-{letter}", tuple(blocks)))
-    drawn = [chart_ratios(comparisons), build_columns(*chart_overlays(sides_of_case))]
-    charts = tuple(block for block in drawn if block is not None)
+    charts = _chart_sides(sides, comparisons)
     if charts:
         sections.insert(0, Section(phrase("site.charts"), "charts", charts))
     lead = [*verdicts, _build_compared_table(chosen, sides, links)]
@@ -292,6 +287,26 @@ def build_comparison_page(
         label = phrase("site.allow", keys=_translate_work_keys(refused_keys))
         actions.append(Link(label, links.get_page_address(path)))
     return build_page(links, phrase("site.side_by_side"), sections, lead=lead, actions=actions)
+
+
+def _chart_sides(
+    sides: Sequence[Sequence[Record]], comparisons: Mapping[str, Comparison]
+) -> tuple[Block, ...]:
+    """Return the chart of the ratios of figures, and those of the curves; empty if there are none.
+
+    Args:
+        sides: the launches of each run, in the order of the letters; side A is the first.
+        comparisons: the comparison of a side with side A, by the side's letter. A side that must
+            not be compared has none.
+    """
+    # The curves of sides that have the case of A can be drawn in one chart.
+    case = sides[0][0].plan.case
+    sides_of_case: dict[str, Sequence[Record]] = {}
+    for letter, side in zip(ascii_uppercase, sides, strict=False):
+        if side[0].plan.case == case:
+            sides_of_case[letter] = side
+    charts = [chart_ratios(comparisons), build_columns(*chart_overlays(sides_of_case))]
+    return tuple(chart for chart in charts if chart is not None)
 
 
 def _refuse_number_of_runs(number: int) -> None:
@@ -326,7 +341,7 @@ def _build_compared_table(
                 Link(case, links.get_case_address(case)),
                 describe_devices(side[0]),
                 len(side),
-                grade_line(grade_repeats(side), combine_verifications(side)),
+                describe_grade(grade_repeats(side), combine_verifications(side)),
             ]
         )
     return build_table(["", *(phrase(f"site.{name}") for name in names)], rows)

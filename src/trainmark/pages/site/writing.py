@@ -102,7 +102,7 @@ def write_site(database: Index, folder: Path, *, served: bool = False) -> tuple[
 
 
 def _get_record_path(run_id: str) -> str:
-    """Return the path of a run's record below the site's folder."""
+    """Return the path below the site's folder of a run's record, which lies beside its page."""
     return get_run_path(run_id).removesuffix("html") + "json"
 
 
