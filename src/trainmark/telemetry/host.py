@@ -174,7 +174,8 @@ class HostReader:
         its answers is returned once.
 
         Args:
-            catch_faults: called with the source that is read; reports what the block raises.
+            catch_faults: returns, for the name of a source, a context in which it is read. The
+                context reports what its block raises, and suppresses it.
         """
         readings: dict[str, Any] = {}
         with catch_faults("host"):

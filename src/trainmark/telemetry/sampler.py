@@ -354,7 +354,12 @@ def lower_priority(niceness: int = _LOWEST_PRIORITY) -> None:
 
 
 def main(run_dir: Path, file: str) -> int:
-    """Sample until standard input is closed, then kill the tools and threads that still run."""
+    """Sample until standard input is closed, then kill the tools and threads that still run.
+
+    Args:
+        run_dir: the run directory.
+        file: name of the file in it to which samples are written.
+    """
     # These signals are meant for the launcher, which then closes standard input.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)

@@ -139,7 +139,7 @@ class Readings:
         values: values of ``_COLUMNS`` for each reading, one after another; NaN: not reported.
         reasons: why clocks were lowered at each reading; None: not reported.
         errors: counters of errors by name.
-        faults: texts of faults that the device reported, each once in a row.
+        faults: texts of faults that the device reported; one that it repeats is there once.
     """
 
     index: int
@@ -379,7 +379,10 @@ class Samples:
 
 
 def _compute_middle_s(line: events.DevicesEvent | events.HostEvent, start_ns: int) -> float:
-    """Return the middle of the time that a reading took, in seconds from the start."""
+    """Return the middle of the time that a reading took, in seconds from the start.
+
+    An event is written at the end of its reading, so ``t_ns`` is this end.
+    """
     return (line.t_ns - start_ns - line.took_ns / 2) / NS_PER_S
 
 
