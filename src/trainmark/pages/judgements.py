@@ -459,8 +459,8 @@ def _lay_out_links(links: Mapping[str, Any] | None) -> Iterator[Block]:
         if pair["point"]["status"] == "measured":
             continue
         first, second = pair["ranks"]
-        named = phrase("ceilings.link", a=first, b=second)
-        yield Paragraph(join((named, _get_reason(pair["point"])), "colon"))
+        pair_name = phrase("ceilings.link", a=first, b=second)
+        yield Paragraph(join((pair_name, _get_reason(pair["point"])), "colon"))
 
 
 def _get_link_rate(pair: Mapping[str, Any]) -> float:

@@ -318,11 +318,11 @@ def build_series_table(entries: Sequence[SeriesEntry], *, width: int = 0) -> str
         if entry.records:
             line = describe_trust(get_trust(entry.records), combine_verifications(entry.records))
             sentences.append(translate(line, "en"))
-        for words in sentences:
-            remarks.setdefault(words, []).append(entry.name)
+        for sentence in sentences:
+            remarks.setdefault(sentence, []).append(entry.name)
     blocks: list[Block] = [
         _build_entry_table(entries, width or terminal.count_columns()),
-        *(Paragraph(f"{', '.join(names)}: {words}") for words, names in remarks.items()),
+        *(Paragraph(f"{', '.join(names)}: {remark}") for remark, names in remarks.items()),
     ]
     for entry in entries:
         if entry.run_dir is not None:
