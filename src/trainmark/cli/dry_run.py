@@ -10,7 +10,7 @@ import typer
 from pydantic_core import to_jsonable_python
 
 from trainmark import cases, devices
-from trainmark.cli.output import print_json, print_lines, print_text, shorten_path
+from trainmark.cli.output import format_count, print_json, print_lines, print_text, shorten_path
 from trainmark.launch import series
 from trainmark.launch.local import build_rank_command
 from trainmark.launch.submission import build_command
@@ -153,12 +153,12 @@ def _describe_steps(plan: Plan) -> str:
             f" ({recipe['micro_batch_size']} x {recipe['grad_accum_steps']} micro-batches x "
             f"{plan.world_size} ranks)"
         )
-    limits = f"{recipe['max_epochs']:,} epochs"
+    limits = format_count(recipe["max_epochs"], "epoch")
     if plan.data.train_samples:  # 0: the data could not be checked
         steps_per_epoch = max(1, round(plan.data.train_samples / samples_per_step))
-        limits += f" of about {steps_per_epoch:,} steps"
+        limits += f" of about {format_count(steps_per_epoch, 'step')}"
     if recipe["max_steps"] is not None:
-        limits += f" and {recipe['max_steps']:,} steps"
+        limits += f" and {format_count(recipe['max_steps'], 'step')}"
     return f"{samples}; at most {limits}"
 
 
