@@ -20,12 +20,15 @@ RECIPE = Recipe(data="generated")
 
 @pytest.fixture
 def make_generated_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Return a function that makes the data folder with a generator whose body is ``body``."""
+    """Return a function that generates the toy case's data with a generator of its own.
+
+    The generator is ``generate(folder, recipe)``, of which the caller gives the body as text.
+    """
     file = tmp_path / "sources" / "generator.py"
     file.parent.mkdir()
 
     def make_generated_folder(body: str) -> Path:
-        """Write the generator to a file, as its source decides the folder's name, and use it."""
+        """Return the folder of the data, whose name depends on the source file written here."""
         file.write_text(f"def generate(folder, recipe):\n    {body}\n")
         names: dict[str, Any] = {}
         exec(compile(file.read_text(), str(file), "exec"), names)
@@ -40,11 +43,12 @@ def test_data_is_generated_once_for_each_generator(
     make_generated_folder: Any, tmp_path: Path
 ) -> None:
     first = make_generated_folder("(folder / 'a.txt').write_text(str(recipe.seed))")
-    assert (first / "a.txt").read_text() == "1"
+    assert (first / "a.txt").read_text() == "1"  # the recipe's default seed
     assert [path.name for path in (tmp_path / "root").iterdir()] == [first.name]
     # Readable by other users, unlike a temporary folder.
     assert first.stat().st_mode & 0o777 == 0o755
-    # The same generator is not called again; another one writes to another folder.
+    # The same generator is not called again, so a changed file stays; another generator writes to
+    # another folder.
     (first / "a.txt").write_text("kept")
     assert make_generated_folder("(folder / 'a.txt').write_text(str(recipe.seed))") == first
     assert (first / "a.txt").read_text() == "kept"

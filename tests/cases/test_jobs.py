@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 STEPS = 5
-DROPOUT = {  # fields of the recipes
+DROPOUT = {  # by case: the recipe's field for dropout; None: the case has dropout without a field
     "distilbert_sst2": None,
     "glm_superglue": "dropout",
     "gpt_megatron": "dropout",
@@ -41,7 +41,7 @@ def make_job(name: str, folder: Path, recipe: Any, device: CpuDevice) -> Any:
 
 
 def make_small_recipe(name: str, root: Path) -> tuple[Any, Path]:
-    """Return a recipe without dropout, and its data."""
+    """Return a small recipe whose field for dropout, if it has one, is 0, and the data folder."""
     case, field = cases.load(name), DROPOUT.get(name)
     fields = {field: 0.0} if field else {}
     recipe = replace(case.recipes["tiny"], micro_batch_size=4, **fields)

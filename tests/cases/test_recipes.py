@@ -47,6 +47,7 @@ def test_dlrm_recipes_have_the_published_global_batches() -> None:
 def test_published_rows_of_dlrm_are_kept_as_printed() -> None:
     (package,) = trainmark.cases.__path__
     reference_rows = reference.read_reference_file(Path(package) / "dlrm_criteo" / "reference.toml")
+    # Training samples of Criteo's terabyte; then the nodes x ranks of each published row, in order.
     assert reference_rows.samples_per_pass == 4_195_197_692
     assert [row.world for row in reference_rows.rows] == ["1x1", "1x8", "2x8", "1x8", "1x1", "2x8"]
 
@@ -65,6 +66,7 @@ def test_llama_recipes_train_as_published_and_require_their_target() -> None:
 
 
 def test_the_standard_recipes_of_glm_are_the_published_training() -> None:
+    # All numbers are those of the published configuration.
     recipes = cases.load("glm").recipes
     assert recipes["standard-1x1"].shape.parameters == pytest.approx(335e6, rel=0.01)
     # Nodes x ranks of each, and samples of a step.

@@ -195,19 +195,20 @@ def test_tensor_parallel_replicas_need_fsdp() -> None:
     ],
 )
 def test_distributed_model_trains_as_on_one_rank(tmp_path: Path, name: str) -> None:
-    ranks, changes = SPREADS[name]
-    tensor_size = changes.get("tensor_parallel", 1)
+    ranks, changes = SPREADS[name]  # the number of ranks, and the changed fields of the recipe
+    tensor_size = changes.get("tensor_parallel", 1)  # ranks that share a replica of the model
     single_rank = tiny_gpt.train(tiny_gpt.new_job())
-    (training,) = tiny_gpt.train_on_ranks(tiny_gpt.new_job, tmp_path, ranks, [changes])
-    # Counts: every sample once, by one rank of those that hold a replica.
-    counting = [item for rank, item in enumerate(training) if rank % tensor_size == 0]
+    (results,) = tiny_gpt.train_on_ranks(tiny_gpt.new_job, tmp_path, ranks, [changes])
+    # All ranks of a replica train the same samples, so only the first of them counts them.
+    counting = results[::tensor_size]
     assert sum(sum(item["samples"]) for item in counting) == tiny_gpt.SAMPLES
-    assert all(sum(result["samples"]) == 0 for result in training if result not in counting)
+    assert all(sum(item["samples"]) == 0 for item in results if item not in counting)
     # The loss of each step is the mean over the replicas.
     means = np.mean([item["losses"] for item in counting], axis=0).tolist()
     assert means == pytest.approx(single_rank["losses"], abs=1e-5)
-    for item in training:
-        assert item["quality"][1] == 7  # validation samples, each scored once
+    for item in results:
+        # The quality is a pair: the validation loss, and the number of samples, each scored once.
+        assert item["quality"][1] == 7
         assert item["quality"][0] == pytest.approx(single_rank["quality"][0], abs=1e-5)
         for key, value in single_rank["weights"].items():
             # Adam turns rounding of a gradient near 0 into part of a step of 0.01.
@@ -216,4 +217,4 @@ def test_distributed_model_trains_as_on_one_rank(tmp_path: Path, name: str) -> N
                 item["weights"][key][: len(value)], value, rtol=0, atol=1e-3, msg=f"{name} {key}"
             )
     parallel = {"data": ranks // tensor_size, "tensor": tensor_size, "fsdp": "fsdp" in changes}
-    assert training[0]["facts"]["parallel"] == parallel
+    assert results[0]["facts"]["parallel"] == parallel  # as the job reports it

@@ -29,18 +29,20 @@ def format_lines(texts, key="text"):
 
 @pytest.fixture
 def corpus(tmp_path):
+    """Return a file with a line of JSON for each of ``TEXTS``."""
     (tmp_path / "corpus.jsonl").write_text(format_lines(TEXTS))
     return tmp_path / "corpus.jsonl"
 
 
 @pytest.fixture
 def tokenizer(tmp_path):
+    """Return the folder of a GPT-2 tokenizer of 264 tokens, in two files."""
     return write_two_files(tmp_path / "gpt2")
 
 
 @pytest.fixture
 def small_blocks(monkeypatch):
-    """Blocks so small that a few lines make many."""
+    """Let a preparation read blocks of 200 bytes, so that a few lines are many blocks."""
     monkeypatch.setattr(encoding, "BLOCK_BYTES", BLOCK_BYTES)
 
 
@@ -67,6 +69,7 @@ def read_files(folder):
 
 
 def test_documents_keep_their_order_and_end_with_the_end_token(corpus, tokenizer, tmp_path):
+    # ``corpus`` has the 60 ``TEXTS``.
     data = tmp_path / "data"
     progress_lines = run_prepare(corpus, data, tokenizer)
     # 263: the id of the end token, the last of the tokenizer's 264.
@@ -75,6 +78,14 @@ def test_documents_keep_their_order_and_end_with_the_end_token(corpus, tokenizer
     tokens = sum(map(len, expected))
     assert f"60 documents, {tokens:,} tokens, largest id 263 of 264" in progress_lines
     assert progress_lines[-1] == f"done: {data}"
+
+
+def test_manifest_lists_the_files_sources_and_counts_of_a_prepared_corpus(
+    corpus, tokenizer, tmp_path
+):
+    # ``corpus`` has the 60 ``TEXTS``; the tokenizer has 264 tokens, of which the last is the end.
+    data = tmp_path / "data"
+    run_prepare(corpus, data, tokenizer)
     manifest = json.loads((data / "manifest.json").read_bytes())
     names = [
         "corpus_text_document.bin",
@@ -92,6 +103,7 @@ def test_documents_keep_their_order_and_end_with_the_end_token(corpus, tokenizer
         "sha256": hashlib.sha256(content).hexdigest(),
     }
     assert [item["name"] for item in manifest["sources"][1:]] == names[2:]
+    tokens = sum(len(encode_by_hand(text)) + 1 for text in TEXTS)  # 1: the end token
     assert (manifest["vocab_size"], manifest["end_of_document"]["id"]) == (264, 263)
     assert manifest["counts"]["corpus_text_document"] == {
         "documents": 60,
@@ -105,12 +117,13 @@ def test_documents_keep_their_order_and_end_with_the_end_token(corpus, tokenizer
 
 def test_prepared_bytes_do_not_depend_on_block_size(corpus, tokenizer, tmp_path, request):
     run_prepare(corpus, tmp_path / "whole", tokenizer)
-    request.getfixturevalue("small_blocks")  # from here on
+    request.getfixturevalue("small_blocks")  # the second preparation reads blocks of 200 bytes
     run_prepare(corpus, tmp_path / "cut", tokenizer)
     assert read_files(tmp_path / "whole") == read_files(tmp_path / "cut")
 
 
 def test_folder_of_plain_and_gzip_files_is_read_in_order(tokenizer, tmp_path, small_blocks):
+    # With ``small_blocks`` a block has only a few lines, so each file has several.
     raw = tmp_path / "raw"
     (raw / "b").mkdir(parents=True)
     (raw / "a.jsonl").write_text(format_lines(TEXTS[:20]).rstrip("\n"))  # no newline at the end
@@ -143,9 +156,9 @@ def test_byte_order_mark_and_crlf_do_not_become_text(corpus, tokenizer, tmp_path
 
 
 def read_fault(kind, corpus, data, tokenizer, **options):
-    """Return the text of the error, of type ``kind``, which has a place, a rule and a fix.
+    """Return the text of the error of type ``kind`` that ends the preparation of ``corpus``.
 
-    Nothing was written.
+    The error must have a place, a rule and a fix, and ``data`` must not have been written.
     """
     with pytest.raises(kind) as caught:
         run_prepare(corpus, data, tokenizer, **options)
@@ -164,14 +177,14 @@ BAD_LINES = [
 ]
 
 
-@pytest.mark.parametrize(("line", "says"), BAD_LINES)
-def test_line_without_text_is_refused(tmp_path, line, says):
+@pytest.mark.parametrize(("line", "error_start"), BAD_LINES)
+def test_line_without_text_is_refused(tmp_path, line, error_start):
     # The empty second line is no document, but counts.
     all_lines = [b'{"text": "a"}\n', b"\n", line, b'{"text": "b"}\n']
     with pytest.raises(DataError) as caught:
         parse_texts(all_lines, "text", tmp_path / "c.jsonl")
     assert caught.value.where == f"{tmp_path}/c.jsonl, line 3"
-    assert caught.value.what.startswith(says)
+    assert caught.value.what.startswith(error_start)
     assert len(caught.value.what) < 200  # it does not quote a whole long line
     assert "text_key=" in caught.value.fix
 
@@ -212,24 +225,25 @@ class Stopping(Reporter):
 
 
 @pytest.mark.parametrize("stop_at", [1, 2, 9])
-@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("gzipped", [False, True])
 @pytest.mark.usefixtures("small_blocks")
 def test_interrupted_preparation_resumes_after_the_last_saved_block(
-    tokenizer, tmp_path, monkeypatch, stop_at, packed
+    tokenizer, tmp_path, monkeypatch, stop_at, gzipped
 ):
     monkeypatch.setattr(encoding, "SAVE_EVERY_TOKENS", 1)  # save after each block
     raw = tmp_path / "raw"
     raw.mkdir()
     for number, part in enumerate((TEXTS[:25], TEXTS[25:])):
         content = format_lines(part).encode()
-        (raw / f"{number}.jsonl").write_bytes(gzip.compress(content) if packed else content)
+        (raw / f"{number}.jsonl").write_bytes(gzip.compress(content) if gzipped else content)
     run_prepare(raw, tmp_path / "whole", tokenizer)
     with pytest.raises(KeyboardInterrupt):
-        run_with(raw, tmp_path / "data", tokenizer, Stopping(stop_at))
+        run_prepare_with_reporter(raw, tmp_path / "data", tokenizer, Stopping(stop_at))
+    # The unfinished output; the second call must drop what follows the last saved block.
     with (tmp_path / ".data.partial" / "corpus_text_document.bin").open("ab") as stream:
         stream.write(b"written after the last save")
     second_call = Stopping(0)  # never stops
-    run_with(raw, tmp_path / "data", tokenizer, second_call)
+    run_prepare_with_reporter(raw, tmp_path / "data", tokenizer, second_call)
     # What the second call found done when it began the stage.
     (done,) = (done for stage, done in second_call.begun if stage.startswith("tokenising"))
     # A block is reported before it is saved, so a stop at the first report leaves nothing saved.
@@ -238,7 +252,7 @@ def test_interrupted_preparation_resumes_after_the_last_saved_block(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["data", "gpt2", "raw", "whole"]
 
 
-def run_with(raw, data, tokenizer, reporter):
+def run_prepare_with_reporter(raw, data, tokenizer, reporter):
     prepare(raw, data, reporter, tokenizer=tokenizer)
 
 
@@ -266,6 +280,7 @@ def test_sparse_hole_in_a_corpus_is_a_line_without_text(tmp_path, tokenizer, mon
 
 
 def test_line_limit_holds_over_files_and_calls(tmp_path, small_blocks):
+    # With ``small_blocks`` a block has only a few lines. 25 lines: two files and half the third.
     paths = []
     for number in range(3):
         paths.append(tmp_path / str(number))

@@ -37,11 +37,13 @@ def make_ranks(number: int, facts: dict[str, Any]) -> Any:
 
 
 def compute_case_figures(number: int, facts: dict[str, Any]) -> Any:
+    """Return the figures and notes of a run on ``number`` ranks that all reported ``facts``."""
     return compute(make_ranks(number, facts), {"MFU": Figure(40.0)})
 
 
 def test_single_rank_has_the_mean_load_with_a_reason() -> None:
-    # ``FACTS``: the busiest expert has 1.5 times the mean load.
+    # ``FACTS``: the busiest expert has 1.5 times the mean load. The other two figures compare
+    # ranks: a single rank has all experts, so its load is the mean by definition.
     figures, (note,) = compute_case_figures(1, FACTS)
     for name in ("expert_overload", "expert_overload_worst"):
         assert figures[name].value == 1.0

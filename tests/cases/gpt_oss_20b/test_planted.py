@@ -41,7 +41,7 @@ def test_an_expert_may_get_its_first_tokens_after_the_watched_steps() -> None:
 
 @pytest.mark.parametrize("name", MISTAKES)
 def test_planted_mistake_is_detected(name: str) -> None:
-    plant, code = MISTAKES[name]  # ``plant`` spoils a job in place
+    plant, code = MISTAKES[name]  # ``plant`` spoils a job in place; ``code`` is the error's
     job = tiny_gpt_oss.new_job()
     plant(job)
     assert find_mistake(job)["code"] == code
@@ -49,6 +49,7 @@ def test_planted_mistake_is_detected(name: str) -> None:
 
 @needs_fsdp
 def test_routers_that_differ_between_ranks_are_detected(tmp_path: Path) -> None:
+    # ``TWO_RANKS``: by name, mistakes that can be made only on several ranks.
     names = [*TWO_RANKS, "none"]  # the last: no mistake is planted
     rank_0, rank_1 = call_on_ranks(2, tmp_path, check_plants_on_rank, names)
     codes_by_name = {

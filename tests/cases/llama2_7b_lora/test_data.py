@@ -79,6 +79,7 @@ def write_split(folder, kind, names=("train", "val")):
     ],
 )
 def test_every_file_format_gives_the_same_rows(tmp_path, kind, place, names):
+    """Both splits are found in files with ``names`` in the subfolder ``place``."""
     write_split(tmp_path / place, kind, names)
     layout = find_layout(tmp_path, FORMS, DataError)
     train, validation = (read_dialogues(files) for files in layout.files.values())

@@ -101,9 +101,9 @@ def test_batches_have_every_row_once_and_weigh_tokens_equally(folder: Path) -> N
         samples=rows,
         sequences=rows,
         tokens=int(split.tokens.sum()),
-        tokens_padded=rows * 64,
+        tokens_padded=rows * 64,  # the recipe's seq_length
     )
-    # A step has 3 x 2 rows; the last one may have fewer.
+    # A step has 3 x 2 rows; the last one may have fewer. -(-a // b) rounds a / b up.
     assert sum(batch.closes_step for batch in batches) == job.steps_per_epoch == -(-rows // 6)
     # The scale times the targets of a step is its number of samples, so losses are means per token.
     # The last tensor of a batch is that scale; -100 marks tokens that are no target.
@@ -155,7 +155,7 @@ SPREADS: dict[str, dict[str, Any]] = {
 
 
 @pytest.fixture(scope="module")
-def spread(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def two_rank_results(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Train on two ranks with each of the settings ``SPREADS``; return the results' folder."""
     out = tmp_path_factory.mktemp("spread")
     call_on_ranks(2, out, tiny_llama.train_rank, folder, out, SPREADS)
@@ -163,9 +163,9 @@ def spread(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("name", SPREADS)
-def test_two_ranks_train_as_one_rank(folder: Path, spread: Path, name: str) -> None:
-    changes = SPREADS[name]
-    trainings = [torch.load(spread / f"rank{rank}.pt")[name] for rank in range(2)]
+def test_two_ranks_train_as_one_rank(folder: Path, two_rank_results: Path, name: str) -> None:
+    changes = SPREADS[name]  # fields of the recipe
+    trainings = [torch.load(two_rank_results / f"rank{rank}.pt")[name] for rank in range(2)]
     batch = 2 * changes.get("micro_batch_size", 4)  # what two ranks take together
     job = tiny_llama.new_job(folder, **{**changes, "micro_batch_size": batch, "fsdp": False})
     single_rank = tiny_llama.train(job)
@@ -178,12 +178,13 @@ def test_two_ranks_train_as_one_rank(folder: Path, spread: Path, name: str) -> N
     assert means == [(pytest.approx(loss, abs=1e-5), count) for loss, count in single_rank["steps"]]
     for item in trainings:
         assert item["quality"] == single_rank["quality"]
+        # Further values of the evaluation.
         assert item["detail"] == pytest.approx(single_rank["detail"], abs=1e-4)
         for key, value in single_rank["weights"].items():
             # Adam turns rounding of a gradient near 0 into part of a step of 0.001.
             torch.testing.assert_close(item["weights"][key], value, rtol=0, atol=3e-4, msg=key)
     assert trainings[0]["facts"]["parallel"] == {"data": 2, "fsdp": name == "fsdp"}
-    saved = spread / name / "adapters"
+    saved = two_rank_results / name / "adapters"
     assert sorted(path.name for path in saved.iterdir() if path.suffix != ".md") == [
         "adapter_config.json",
         "adapter_model.safetensors",

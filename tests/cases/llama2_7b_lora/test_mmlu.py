@@ -48,6 +48,7 @@ def tokenizer(folder):
 
 @pytest.fixture(scope="module")
 def mmlu():
+    """Return four subjects of nine questions, with five examples each."""
     return make_subjects()
 
 
@@ -55,7 +56,7 @@ def index_items(result):
     return {(item.subject, item.row): item for item in result.items}
 
 
-def test_the_table_has_57_subjects_in_4_groups():
+def test_mmlu_has_57_subjects_in_4_groups():
     assert len(SUBJECTS) == 57
     assert Counter(CATEGORIES.values()) == {
         "STEM": 18,
@@ -67,7 +68,7 @@ def test_the_table_has_57_subjects_in_4_groups():
 
 
 def test_a_prompt_is_the_published_one():
-    # Text, choices, and the place of the right one. The prompt trims the question's text.
+    # Text, choices, and the index of the right one. The prompt trims the question's text.
     shot = Question("One?", ("a", "b", "c", "d"), 2)
     question = Question(" Two?\n", ("e", "f", "g", "h"), 0)
     head = "The following are multiple choice questions (with answers) about world religions.\n\n"
@@ -125,8 +126,10 @@ def test_scores_with_a_reused_prefix_equal_scores_of_single_prompts(model, token
             assert (item.predicted, item.answer) == (expected.predicted, expected.answer)
 
 
-def check_against(peer, model, tokenizer, mmlu):
-    """Compare item by item: log-probabilities, the answer, right or wrong, the averages.
+def assert_scores_equal(peer, model, tokenizer, mmlu):
+    """Compare our scores of each item and the averages with those of lm-eval.
+
+    The scores of an item are its log-probabilities, the predicted answer and whether it is right.
 
     Args:
         peer: results of lm-eval: a list of rows at each subject's name, and at ``acc`` the
@@ -158,12 +161,12 @@ def test_missing_choice_is_an_error(model, tokenizer, mmlu, monkeypatch):
 
 
 def test_scores_equal_recorded_scores_of_lm_eval(model, tokenizer, mmlu):
-    check_against(json.loads(GOLDEN.read_text(encoding="utf-8")), model, tokenizer, mmlu)
+    assert_scores_equal(json.loads(GOLDEN.read_text(encoding="utf-8")), model, tokenizer, mmlu)
 
 
 def test_scores_equal_scores_of_the_installed_lm_eval(folder, model, tokenizer, mmlu):
     pytest.importorskip("lm_eval", reason="needs the extra [eval]")
-    check_against(score_with_lm_eval(folder), model, tokenizer, mmlu)
+    assert_scores_equal(score_with_lm_eval(folder), model, tokenizer, mmlu)
 
 
 def test_ranks_sum_their_scores_and_run_equally_many_forward_passes(

@@ -143,6 +143,7 @@ def subjects_and_prompts(
 
 def test_prompts_equal_the_published_ones_to_the_token(subjects_and_prompts: Any) -> None:
     mmlu, prompts = subjects_and_prompts
+    # The tokenizer ``CHARACTERS`` makes a token of each character, its code point.
     plan = plan_scoring(CHARACTERS, mmlu, legacy=True, max_length=LIMIT)
     # [1:]: without the token BEGIN, which is no character.
     our_prompts = {

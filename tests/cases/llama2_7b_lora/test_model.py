@@ -39,7 +39,7 @@ ALL_TARGETS = ",".join(TARGETS)
 def write_folder(
     folder: Path, *, dtype: torch.dtype = torch.float32, shards: int = 1, **sizes: Any
 ) -> ModelConfig:
-    """Write config.json and random weights as the hub has them.
+    """Write config.json and random weights as they are downloaded from the Hugging Face hub.
 
     Args:
         shards: number of weight files; an index maps weights to them if there are several.
@@ -151,8 +151,12 @@ def test_only_adapters_are_trained_and_counted() -> None:
     sizes = {True: 0, False: 0}  # by whether trained
     for parameter in model.parameters():
         sizes[parameter.requires_grad] += parameter.numel()
-    assert sizes[False] == count_parameters(TINY) == 131_904
+    # Two layers, 64 wide, of attention, feed-forward (172 wide) and two norms; 256 tokens.
+    layer = 4 * 64 * 64 + 3 * 64 * 172 + 2 * 64
+    assert sizes[False] == count_parameters(TINY) == 2 * layer + 2 * 256 * 64 + 64 == 131_904
+    # Two matrices of 8 x 64 for each of two targets in each layer.
     assert sizes[True] == count_lora_parameters(TINY, rank=8, targets=["q_proj", "v_proj"]) == 4096
+    # The published sizes.
     assert count_parameters(PRESETS["7b"]) == 6_738_415_616
     assert count_lora_parameters(PRESETS["7b"], rank=8, targets=["q_proj", "v_proj"]) == 4_194_304
 

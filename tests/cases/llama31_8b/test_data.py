@@ -101,8 +101,10 @@ def test_number_of_validation_tokens_is_compared_with_the_published_one(
 
 
 @pytest.mark.parametrize("case", [tiny_llama31, tiny_gpt_oss])
-def test_invalid_data_is_refused_with_a_fix(prepared_folder: Path, raw: Path, case: Any) -> None:
+def test_invalid_data_is_refused_with_a_fix(prepared_folder: Path, case: Any) -> None:
     recipe = case.make_recipe(data="c4", vocab_size=264)
+    # A recipe with a larger vocabulary than the tokenizer's, then one with a smaller vocabulary
+    # than the data use.
     with pytest.raises(DataError, match="set vocab_size") as larger:
         data.check(prepared_folder, replace(recipe, vocab_size=1000))
     assert "264" in str(larger.value)  # the size of the tokenizer
@@ -113,6 +115,9 @@ def test_invalid_data_is_refused_with_a_fix(prepared_folder: Path, raw: Path, ca
     with pytest.raises(DataError, match="belong together") as cut:
         data.check(prepared_folder, recipe)
     assert "prepare the data again" in str(cut.value)
+
+
+def test_download_without_validation_shards_is_refused_with_its_source(raw: Path) -> None:
     for shard in raw.glob("*validation*"):
         shard.unlink()
     with pytest.raises(DataError, match="allenai/c4"):

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def log(tmp_path: Path) -> str:
+    """Return the log of a run in MLPerf's form, without the keys that a submitter must add."""
     return write_log(tmp_path / "run", CASE)
 
 
@@ -25,6 +26,7 @@ def log(tmp_path: Path) -> str:
 def test_compliance_checker_misses_only_the_keys_of_a_submission(
     log: str, tmp_path: Path, ruleset: str
 ) -> None:
+    """MLCommons' checker accepts our log in MLPerf's form, with the keys a submitter must add."""
     path = tmp_path / "result_0.txt"
     path.write_text(add_submission_keys(log, "llama31_8b", ruleset))
     assert list_complaints(path, ruleset) == (set(), [])  # missing keys, other complaints
@@ -35,6 +37,7 @@ def test_compliance_checker_misses_only_the_keys_of_a_submission(
 
 
 def test_convergence_checker_reads_the_log(log: str, tmp_path: Path) -> None:
+    """MLPerf compares the samples until the target with reference convergence points (RCP)."""
     from mlperf_logging.rcp_checker import rcp_checker
 
     for number in range(10):  # a submission has ten runs
@@ -52,7 +55,8 @@ def test_convergence_checker_reads_the_log(log: str, tmp_path: Path) -> None:
         bert_train_samples=False,
         rcp_pass="full_rcps",
     )
-    assert checked[:2] == (False, "RCP found")  # 768 samples are far fewer than the reference's
+    # The check found the reference and failed: 768 samples are far fewer than the reference's.
+    assert checked[:2] == (False, "RCP found")
 
 
 def test_published_results_have_the_columns_of_this_case() -> None:
