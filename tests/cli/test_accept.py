@@ -22,6 +22,8 @@ def test_dry_run_of_one_machine_lists_all_rounds_and_writes_nothing(cli, tmp_pat
 
     assert code == 0
     plan = json.loads(printed)
+    # --repeats sets the rounds of single devices; a single node has one round, and three rounds
+    # pair each of four devices with each other one.
     assert [(phase["phase"], phase["rounds"]) for phase in plan["phases"]] == [
         ("devices", 2),
         ("nodes", 1),
@@ -97,7 +99,7 @@ def test_dry_run_of_an_engine_starts_an_agent_on_every_node(
     assert not out.exists()
 
 
-def test_dry_run_marks_members_of_a_team_that_it_does_not_name(cli, tmp_path: Path) -> None:
+def test_dry_run_names_four_of_five_nodes_and_marks_the_rest(cli, tmp_path: Path) -> None:
     hosts = [f"host{number}" for number in range(5)]
     (tmp_path / "cluster.yaml").write_text(json.dumps({"device": "cpu", "ssh": {"hosts": hosts}}))
     args = ("accept", "toy", "--launcher", "ssh", "--nnodes", "5", "--nproc", "1")
@@ -111,6 +113,7 @@ def test_dry_run_marks_members_of_a_team_that_it_does_not_name(cli, tmp_path: Pa
 
     assert code == 0
     lines = printed.splitlines()
+    # "…" stands for host4. "+" joins nodes that are measured together, "," those that are not.
     assert "groups, round 1 of 5: host0 + host1 + host2 + host3 + …" in lines
     assert "nodes, round 1 of 5: host0, host1, host2, host3, …" in lines
 
@@ -122,6 +125,7 @@ def test_dry_run_prints_times_and_the_command(cli, tmp_path: Path) -> None:
 
     assert code == 0
     lines = printed.splitlines()
+    # A round has 20 s to start and, by default, 10 s of training.
     assert "devices: 5 rounds, about 2.5 min" in lines
     assert "nodes: 1 round, about 0.5 min" in lines
     assert lines[-1].endswith("trainmark.acceptance.rank TASK")
@@ -160,7 +164,7 @@ def test_dry_run_prints_times_and_the_command(cli, tmp_path: Path) -> None:
         ),
     ],
 )
-def test_verdicts_that_options_exclude_are_said_before_the_start(
+def test_dry_run_remarks_which_verdicts_the_options_exclude(
     cli, tmp_path: Path, args: tuple[str, ...], remarks: list[str]
 ) -> None:
     command = ("accept", "toy", "--device", "cpu", "--out", str(tmp_path / "out"), "--dry-run")

@@ -25,10 +25,13 @@ def write_record_with(path: Path, **changed: Any) -> Path:
     return path
 
 
-def test_an_error_is_printed_with_its_arithmetic_and_ends_with_1(cli: Cli, tmp_path: Path) -> None:
+def test_a_sound_record_has_no_findings_and_ends_with_0(cli: Cli, tmp_path: Path) -> None:
     code, out, err = cli("audit", write_record_with(tmp_path / "sound"), "--json")
     assert (code, json.loads(out)) == (0, {"findings": [], "audited": 1})
     assert "1 result audited, no findings" in err
+
+
+def test_an_error_is_printed_with_its_arithmetic_and_ends_with_1(cli: Cli, tmp_path: Path) -> None:
     # p_core leaves out pauses that p_train includes, so it cannot be lower.
     page = tmp_path / "rows.csv"
     page.write_text("configuration,model,p_train,p_core\nA100 1x1,toy,256,255\n")
@@ -59,6 +62,7 @@ def test_an_error_is_printed_with_its_arithmetic_and_ends_with_1(cli: Cli, tmp_p
 
 
 def test_a_record_that_contradicts_itself_ends_with_1(cli: Cli, tmp_path: Path) -> None:
+    # The record has times and samples that give another p_core than 255.
     code, _, err = cli("audit", write_record_with(tmp_path / "run", p_core=255.0), "--json")
     assert code == 1
     assert "does not match" in err
@@ -74,12 +78,13 @@ def test_a_record_that_its_evidence_contradicts_ends_with_1(cli: Cli, tmp_path: 
 
 
 def test_rows_of_an_unknown_model_get_a_fix(cli: Cli, tmp_path: Path) -> None:
-    table = "configuration,precision,p_train\nA100 1x1,fp32,100000\n"
-    (tmp_path / "rows.csv").write_text(table)
+    (tmp_path / "rows.csv").write_text("configuration,precision,p_train\nA100 1x1,fp32,100000\n")
     _, _, err = cli("audit", tmp_path / "rows.csv")
     assert "add a column `model`" in err
-    # Without a known heading the file is no table of results at all.
-    (tmp_path / "rows.csv").write_text(table.replace("configuration", "what"))
+
+
+def test_table_without_a_known_heading_is_refused(cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "rows.csv").write_text("what,precision,p_train\nA100 1x1,fp32,100000\n")
     code, _, err = cli("audit", tmp_path / "rows.csv")
     assert code == 2
     assert "trainmark import" not in err  # which would find no table either

@@ -185,7 +185,8 @@ def own_case(tmp_path, monkeypatch):
 @pytest.mark.usefixtures("own_case")
 def test_case_receives_its_declared_options(cli):
     args = ("text_order=sorted", "labels=a.txt")
-    # ``mine`` is an alias of the case ``own``. Its preparation prints "from" and the folder.
+    # The case declares the options folds (2 to 10), text_order (input or sorted) and labels (a
+    # path). ``mine`` is an alias of the case ``own``. Its preparation prints "from" and the folder.
     assert cli("prepare", "mine", *args, "--from", "raw", "--data", "out") == (
         0,
         "out\n",
@@ -197,14 +198,19 @@ def test_case_receives_its_declared_options(cli):
     _, out, _ = cli("list", "options", "--json")
     options = [entry["option"] for entry in json.loads(out)["options"] if entry["case"] == "own"]
     assert options == ["folds", "text_order", "labels"]
-    for word, expected_error in (
-        ("folds=1", "folds is '1'; 2 to 10"),
-        ("text_order=x", "input or sorted"),
-    ):
-        code, out, err = cli("prepare", "own", word, "--from", "raw", "--data", "none")
-        assert (code, out) == (2, "")
-        assert not Path("none").exists()  # refused before anything is written
-        assert expected_error in err
+
+
+@pytest.mark.usefixtures("own_case")
+@pytest.mark.parametrize(
+    ("option", "expected_error"),
+    [("folds=1", "folds is '1'; 2 to 10"), ("text_order=x", "input or sorted")],
+)
+def test_option_outside_its_declared_values_is_refused(cli, option, expected_error):
+    # The case ``own`` declares that folds is 2 to 10, and text_order input or sorted.
+    code, out, err = cli("prepare", "own", option, "--from", "raw", "--data", "none")
+    assert (code, out) == (2, "")
+    assert not Path("none").exists()  # refused before anything is written
+    assert expected_error in err
 
 
 def test_unusable_accelerator_is_named_and_the_cpu_run_is_labelled(cli, monkeypatch):
@@ -257,7 +263,7 @@ OTHER_MACHINES = "device: nvidia\npython: /opt/env/bin/python\n"
 
 @pytest.mark.parametrize("launcher", ["slurm", "ray"])
 def test_dry_run_for_other_machines_warns_that_data_was_not_checked(cli, launcher):
-    Path("cluster.yaml").write_text(OTHER_MACHINES)
+    Path("cluster.yaml").write_text(OTHER_MACHINES)  # settings of nodes with accelerators
     args = ("run", "distilbert", "--nproc", "8", "--launcher", launcher, "--data", "/not/here")
     args += ("--cluster", "cluster.yaml")
     code, out, err = cli(*args, "--dry-run")
@@ -287,7 +293,7 @@ def test_dry_run_for_this_machine_checks_the_data(cli):
 
 
 def test_dry_run_of_a_plan_file_for_other_machines_names_each_folder_once(cli):
-    Path("cluster.yaml").write_text(OTHER_MACHINES)
+    Path("cluster.yaml").write_text(OTHER_MACHINES)  # settings of nodes with accelerators
     # Two launches with the same folder of data.
     Path("plan.yaml").write_text(
         "runs:\n  - {case: [distilbert, glm], nproc: 8, launcher: slurm, cluster: cluster.yaml, "

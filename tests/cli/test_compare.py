@@ -114,6 +114,7 @@ def test_other_work_exits_with_2_and_allowed_differences_are_listed(cli: Call) -
 
 
 def test_excluded_launches_and_differences_are_listed(cli: Call) -> None:
+    # Six rounds, each of one launch of A and one of B.
     a, b = make_alternating_launches([100.0] * 6, [100.0] * 6)
     b[2] = b[2].model_copy(update={"environment": b[2].environment | {"driver": "590.1"}})
     write_launches("a", a)

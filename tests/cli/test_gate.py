@@ -27,9 +27,9 @@ def _unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("trainmark.results.selection.check_record", lambda record, _: record)
 
 
-@pytest.fixture(name="gate")
-def _gate(cli: Call) -> Call:
-    """Call the command on records without evidence."""
+@pytest.fixture
+def cli_unverified(cli: Call) -> Call:
+    """Return a function that runs a command that accepts records without evidence."""
     return lambda verb, *args: cli(verb, "--unverified", *args)
 
 
@@ -41,23 +41,27 @@ def write_run_record(folder: str, rate: float, **changes: Any) -> Path:
     return path
 
 
-def test_later_runs_are_judged_by_a_baseline(gate: Call) -> None:
+def test_later_runs_are_judged_by_a_baseline(cli_unverified: Call) -> None:
     for name, rate in (("good", 100.0), ("same", 99.0), ("slow", 90.0)):
         write_run_record(name, rate)
     args = ("--baseline", "runs/good", "--figure", "p_train")
-    code, out, err = gate("gate", "runs/same", *args)
+    code, out, err = cli_unverified("gate", "runs/same", *args)
     assert (code, out.count("passed"), err) == (0, 1, "")
-    code, out, _ = gate("gate", "runs/slow", *args, "--json")
+    code, out, _ = cli_unverified("gate", "runs/slow", *args, "--json")
     document = json.loads(out)
     assert (code, document["exit_code"]) == (1, 1)
     assert [judgement["verdict"] for judgement in document["judgements"]] == ["regressed"]
-    assert gate("gate", "runs/slow", *args, "--worse-by", "0.2")[0] == 0  # 20% are allowed
+    assert (
+        cli_unverified("gate", "runs/slow", *args, "--worse-by", "0.2")[0] == 0
+    )  # 20% are allowed
 
 
-def test_junit_report_is_written_for_a_pipeline(gate: Call) -> None:
+def test_junit_report_is_written_for_a_pipeline(cli_unverified: Call) -> None:
     write_run_record("good", rate=100.0)
     write_run_record("slow", rate=90.0)
-    code, _, err = gate("gate", "runs/slow", "--baseline", "runs/good", "--junit", "gate.xml")
+    code, _, err = cli_unverified(
+        "gate", "runs/slow", "--baseline", "runs/good", "--junit", "gate.xml"
+    )
     # stderr names the written file.
     assert (code, err) == (1, "gate.xml\n")
     assert "<failure" in Path("gate.xml").read_text(encoding="utf-8")
@@ -72,7 +76,7 @@ def test_record_without_evidence_is_refused_unless_allowed(cli: Call, args: list
     assert "--unverified" in err
 
 
-def test_run_is_judged_by_its_history(gate: Call) -> None:
+def test_run_is_judged_by_its_history(cli_unverified: Call) -> None:
     first = datetime(2026, 1, 5, tzinfo=timezone.utc)
     # 20 nights at a rate of 100, then 5 nights at 90.
     for night in range(25):
@@ -81,7 +85,7 @@ def test_run_is_judged_by_its_history(gate: Call) -> None:
     args = ("--history", "runs", "--figure", "p_train")
     # Undecided (3): too few nights before it, or a single slow one. 0: as before. 1: slow again.
     for night, code in ((8, 3), (15, 0), (20, 3), (24, 1)):
-        exit_code, out, _ = gate("gate", f"runs/n{night:02}", *args)
+        exit_code, out, _ = cli_unverified("gate", f"runs/n{night:02}", *args)
         assert (night, exit_code) == (night, code)
     assert "n20" in out  # where the change began
 
@@ -98,17 +102,17 @@ def test_run_is_judged_by_its_history(gate: Call) -> None:
     ],
 )
 def test_input_that_cannot_be_judged_is_a_usage_error(
-    gate: Call, args: list[str], expected_error: str
+    cli_unverified: Call, args: list[str], expected_error: str
 ) -> None:
     write_run_record("good", rate=100.0)
-    code, out, err = gate(*args)
+    code, out, err = cli_unverified(*args)
     assert (code, out) == (2, "")
     assert expected_error in err
     assert "Traceback" not in err
 
 
 def test_a_record_that_its_evidence_contradicts_fails(
-    cli: Call, gate: Call, monkeypatch: pytest.MonkeyPatch
+    cli: Call, cli_unverified: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_run_record("good", rate=100.0)
     bad = write_run_record("bad", rate=100.0)
@@ -120,13 +124,13 @@ def test_a_record_that_its_evidence_contradicts_fails(
         assert code == 1
         assert "does not match" in out
     # Nothing can be judged by such a baseline.
-    code, _, err = gate("gate", "runs/good", "--baseline", "runs/bad")
+    code, _, err = cli_unverified("gate", "runs/good", "--baseline", "runs/bad")
     assert code == 2
     assert "bad" in err
 
 
 @pytest.mark.parametrize("page", ["compare.md", "compare.zh.md"])
-def test_the_pipeline_of_the_documentation_works(gate: Call, page: str) -> None:
+def test_the_pipeline_of_the_documentation_works(cli_unverified: Call, page: str) -> None:
     text = (Path(__file__).parents[2] / "docs" / page).read_text(encoding="utf-8")
     # The last block of YAML on the page.
     workflow = yaml.safe_load(text.split("```yaml\n")[-1].split("```")[0])
@@ -139,7 +143,7 @@ def test_the_pipeline_of_the_documentation_works(gate: Call, page: str) -> None:
             write_run_record(f"{Path(name).name}/r{n}", 100.0 + n)
     # The page's baseline is a bundle, which does not exist here.
     args = [word.replace("ci/first.trainmark.zip", "runs/first") for word in steps[1]]
-    assert gate(*args[1:])[0] == 0
+    assert cli_unverified(*args[1:])[0] == 0
     assert (
         Path("gate.xml").read_text(encoding="utf-8").count("<testcase") == 4
     )  # one for each figure

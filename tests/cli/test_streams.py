@@ -14,7 +14,7 @@ from trainmark.cli.app import VERBS
 from trainmark.errors import EXIT_FAILED, EXIT_PASSED, EXIT_USAGE
 
 FULL = "/dev/full"
-LOST = "trainmark: cannot write to standard output: No space left on device\n"
+OUTPUT_LOST = "trainmark: cannot write to standard output: No space left on device\n"
 
 
 @pytest.fixture
@@ -49,7 +49,7 @@ PRINTS = ("list", "report runs/a", "results", "export runs/a --to json", "--help
 
 @pytest.mark.parametrize("args", PRINTS)
 def test_full_output_is_one_message(shell, args):
-    assert shell(f"$T {args} > {FULL}") == (EXIT_FAILED, "", LOST)
+    assert shell(f"$T {args} > {FULL}") == (EXIT_FAILED, "", OUTPUT_LOST)
 
 
 @pytest.mark.parametrize("args", PRINTS)
@@ -63,7 +63,7 @@ def test_help_of_every_verb_handles_closed_and_full_streams(shell, verb):
     # ``>&-`` closes a stream; ``FULL`` is a device on which every write fails.
     assert shell(f"$T {verb} --help >&-") == (EXIT_PASSED, "", "")
     assert shell(f"$T {verb} --help >&- 2>&-") == (EXIT_PASSED, "", "")
-    assert shell(f"$T {verb} --help > {FULL}") == (EXIT_FAILED, "", LOST)
+    assert shell(f"$T {verb} --help > {FULL}") == (EXIT_FAILED, "", OUTPUT_LOST)
     assert shell(f"$T {verb} --help > {FULL} 2> {FULL}") == (EXIT_FAILED, "", "")
 
 
@@ -83,7 +83,7 @@ def test_run_keeps_its_exit_code_and_record_without_its_streams(shell, tmp_path)
     # First standard output is full, then both streams are closed.
     code, _, err = shell(f"$T {args} --out runs/full > {FULL}")
     assert code == EXIT_PASSED
-    assert LOST in err
+    assert OUTPUT_LOST in err
     assert shell(f"$T {args} --out runs/closed >&- 2>&-") == (EXIT_PASSED, "", "")
     for name in ("full", "closed"):
         assert Path(tmp_path / "runs" / name / "record.json").exists()

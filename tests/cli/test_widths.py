@@ -59,7 +59,7 @@ VERBS = {
     "check": ["check", "toy"],
     "doctor": ["doctor", "--quick", "--device", "cpu"],
 }
-_WHOLE = re.compile(r"/|--|\S{40,}|python -m ")  # a path, a command: never folded
+NEVER_FOLDED = re.compile(r"/|--|\S{40,}|python -m ")  # a path, a command: never folded
 
 
 @pytest.fixture
@@ -115,7 +115,7 @@ def test_output_fits_the_terminal(verb: str, width: int, terminal: Any) -> None:
     lines = terminal(width, *VERBS[verb]).splitlines()
     assert lines
     # Paths and commands are never folded, so their lines may be wider.
-    too_wide = [line for line in lines if cell_len(line) > width and not _WHOLE.search(line)]
+    too_wide = [line for line in lines if cell_len(line) > width and not NEVER_FOLDED.search(line)]
     assert too_wide == []
 
 
