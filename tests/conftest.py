@@ -27,9 +27,7 @@ if settings is not None:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption(
-        "--device", default="cpu", help="vendor whose device tests/device holds to the contract"
-    )
+    parser.addoption("--device", default="cpu", help="vendor whose device tests/device checks")
 
 
 @pytest.fixture(autouse=True)

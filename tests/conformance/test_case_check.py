@@ -61,10 +61,12 @@ def make_runs(**second: Any) -> dict[int, Record]:
 
 
 def make_failed_runs(kind: str, cause: Message, **more: Any) -> dict[int, Record]:
+    """Return a sound run on one rank, and a run on two ranks that failed with this cause."""
     return make_runs(status="failed", cause=Cause(kind=kind, message=cause, **more))
 
 
 def list_faults(checks: list[CaseCheck]) -> dict[str, list[str]]:
+    """Return the codes of faults by the name of the check that found them."""
     return {check.check: [fault.code for fault in check.faults] for check in checks if check.faults}
 
 
@@ -116,7 +118,7 @@ def test_valid_case_has_no_fault() -> None:
 def test_a_broken_rule_is_named(
     records: dict[int, Record], changes: dict[str, Any], expected: dict[str, list[str]]
 ) -> None:
-    # ``changes`` are to what an inspection of a sound job gives.
+    # ``PROBED`` is what the inspection of a sound job reports; ``changes`` are made to it.
     assert list_faults(apply_rules(CaseEvidence(records, PROBED | changes))) == expected
 
 
@@ -131,12 +133,17 @@ def test_check_that_could_not_run_does_not_pass() -> None:
     assert checks_by_name["equal_losses"].skipped == no_second_rank
     assert checks_by_name["flops"].skipped == message("no_flop_formula")
     assert checks_by_name["no_waits"].skipped == message("check_waits_unknown")
-    checks_of_short_runs = apply_rules(
-        CaseEvidence({1: make_record([1.0, 0.5])}, PROBED, no_second_rank)
-    )
-    skipped = {check.check: check.skipped.code for check in checks_of_short_runs if check.skipped}
+
+
+def test_too_few_losses_to_tell_whether_they_fall_do_not_pass() -> None:
+    no_second_rank = message("check_without_second_rank", text="one device")
+    two_losses = make_record([1.0, 0.5])
+    checks = apply_rules(CaseEvidence({1: two_losses}, PROBED, no_second_rank))
+    skipped = {check.check: check.skipped.code for check in checks if check.skipped}
     assert skipped["loss_falls"] == "check_too_few_steps"
-    # The inspection itself failed.
+
+
+def test_failed_inspection_is_a_fault_and_skips_its_checks() -> None:
     not_inspected = apply_rules(CaseEvidence(make_runs(), message("exception", text="boom")))
     assert list_faults(not_inspected) == {"runs": ["exception"]}
     assert {result.check for result in not_inspected if result.skipped} == {

@@ -23,7 +23,7 @@ from trainmark.protocols import (
 )
 
 
-class Good(Cpu):
+class GoodVendor(Cpu):
     """A vendor of two devices, which are the CPU."""
 
     name = "good"
@@ -61,6 +61,7 @@ def _torch_as_before():
 
 
 def make_changed_class(base, **members):
+    """Return a class derived from ``base`` whose ``members`` replace those of ``base``."""
     return type("Changed", (base,), members)
 
 
@@ -86,7 +87,8 @@ class Reading:
         self.closed = True
 
 
-VENDORS = [
+# Members that replace those of a good vendor, and the beginning of the fault that is found.
+FAULTY_VENDORS = [
     ({"count": lambda _: 3}, "count() is 3, but product_names() has 2"),
     ({"count": raise_no_tool}, "count() raised OSError: no tool"),
     ({"rank_memory": lambda *_: 5}, "rank_memory(1) is 5"),
@@ -105,7 +107,7 @@ VENDORS = [
         "monitored(2) is [0, 1], but read() reports the devices [0]",
     ),
 ]
-DEVICES = [
+FAULTY_DEVICES = [
     ({"name": "other"}, "the name of the device differs from that of the vendor"),
     ({"set_precision": lambda *_: {"tf32": True}}, "fp32 leaves TF32 on"),
     ({"describe": lambda _: {"name": object()}}, "describe() is {'name': <object"),
@@ -120,36 +122,36 @@ DEVICES = [
 ]
 
 
-@pytest.mark.parametrize(("members", "fault"), VENDORS)
+@pytest.mark.parametrize(("members", "fault"), FAULTY_VENDORS)
 def test_each_fault_of_a_vendor_is_named(members, fault):
     # ``members`` replace members of a vendor without faults, by name.
-    assert vendor_faults(Good()) == []
-    faults = vendor_faults(make_changed_class(Good, **members)())
+    assert vendor_faults(GoodVendor()) == []
+    faults = vendor_faults(make_changed_class(GoodVendor, **members)())
     assert any(sentence.startswith(fault) for sentence in faults), faults
 
 
 def test_monitor_whose_reading_fails_is_closed():
     monitor = Reading(OSError("no answer"))
 
-    faults = vendor_faults(make_changed_class(Good, monitor=lambda _: monitor)())
+    faults = vendor_faults(make_changed_class(GoodVendor, monitor=lambda _: monitor)())
 
     assert faults == ["monitor().read() raised OSError: no answer"]
     assert monitor.closed
 
 
-@pytest.mark.parametrize(("members", "fault"), DEVICES)
+@pytest.mark.parametrize(("members", "fault"), FAULTY_DEVICES)
 def test_each_fault_of_a_device_is_named(members, fault):
     # ``members`` replace members of a device without faults, by name.
     device = make_changed_class(GoodDevice, **members)
-    vendor = make_changed_class(Good, open=lambda *_: device(threads=1))()
+    vendor = make_changed_class(GoodVendor, open=lambda *_: device(threads=1))()
     faults = device_faults(vendor)
     assert any(sentence.startswith(fault) for sentence in faults), faults
 
 
 def test_valid_device_has_no_fault():
-    assert device_faults(Good()) == []
+    assert device_faults(GoodVendor()) == []
     # A device that cannot be opened is a fault; it is opened as local rank 0 of one rank.
-    assert device_faults(make_changed_class(Good, open=raise_no_tool)()) == [
+    assert device_faults(make_changed_class(GoodVendor, open=raise_no_tool)()) == [
         "open(0, 1) raised OSError: no tool"
     ]
 

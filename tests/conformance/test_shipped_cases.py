@@ -36,7 +36,11 @@ def test_a_case_is_found_by_all_its_names(name: str) -> None:
     assert case.name not in case.aliases
     for alias in case.aliases:
         assert cases.load(alias) == case
-    # Functions that each part of a case must have; ``prepare`` is optional.
+
+
+@pytest.mark.parametrize("name", cases.list_names())
+def test_every_part_of_a_case_has_its_functions(name: str) -> None:
+    # Of the parts, only ``prepare`` is optional.
     for part, functions in (("data", ("generate", "check")), ("job", ("load_data", "build"))):
         for function in functions:
             assert callable(getattr(cases.import_part(name, part), function))
@@ -49,7 +53,8 @@ def test_every_field_of_a_recipe_is_described(name: str) -> None:
     recipe_type = cases.load(name).recipe_type
     assert is_dataclass(recipe_type)
     assert issubclass(recipe_type, Recipe)
-    # Derived at most by way of the fields that language models share.
+    # Its class is derived from ``Recipe`` itself, or by way of one class with the fields that
+    # language models share: one or two classes more.
     assert len(recipe_type.__mro__) - len(Recipe.__mro__) <= 2
     names = {field.name for field in fields(recipe_type)}
     # Each field is declared with a rule: whether a run may change it and still be compared.

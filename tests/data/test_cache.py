@@ -60,11 +60,11 @@ def change_list(file):
     "damage", [fill_with_zeros, truncate, lambda file: file.unlink(), remove_list, change_list]
 )
 def test_damaged_arrays_are_rebuilt(read, builds, tmp_path, damage):
+    """A changed or missing array is noticed, and so is the list of arrays beside it."""
     read()
-    # The second read builds the arrays again, the third one finds them.
-    damage(tmp_path / "kept" / "00.npy")
-    read()
-    read()
+    damage(tmp_path / "kept" / "00.npy")  # the file of the first array
+    read()  # builds the arrays again
+    read()  # finds them
     assert len(builds) == 2
 
 

@@ -106,7 +106,7 @@ def test_every_whole_number_type_is_read(tmp_path, code, name):
 
 
 @pytest.mark.parametrize(
-    ("ending", "content", "says"),
+    ("ending", "damage", "expected_error"),
     [
         (".idx", lambda old: b"x" * len(old), "not an index"),
         (".idx", lambda old: old[:-8], "must match its header"),
@@ -116,16 +116,16 @@ def test_every_whole_number_type_is_read(tmp_path, code, name):
         (".bin", lambda old: old[:-1], "the length must be a multiple of"),
     ],
 )
-def test_a_damaged_pair_is_refused(pair, ending, content, says):
-    file = Path(f"{pair}{ending}")
-    file.write_bytes(content(file.read_bytes()))
-    with pytest.raises(DataError, match=says) as caught:
+def test_a_damaged_pair_is_refused(pair, ending, damage, expected_error):
+    file = Path(f"{pair}{ending}")  # the index or the data of three documents
+    file.write_bytes(damage(file.read_bytes()))
+    with pytest.raises(DataError, match=expected_error) as caught:
         IndexedReader.open(pair)
     assert caught.value.where == str(file)
 
 
 @pytest.fixture(params=[1, 2, 1 << 20])
-def block(request, monkeypatch):
+def sequences_per_block(request, monkeypatch):
     """Set the number of sequences that are checked at a time."""
     monkeypatch.setattr(indexed, "BLOCK_SEQUENCES", request.param)
 
@@ -147,10 +147,12 @@ SIZES, POINTERS, BOUNDS = [2, 1, 3], [0, 4, 6], [0, 1, 2, 3]
         ((SIZES, POINTERS, [0, 1, 9, 3]), "document index", "bound 2 is 9, but the next one is 3"),
     ],
 )
-@pytest.mark.usefixtures("block")
+@pytest.mark.usefixtures("sequences_per_block")
 def test_arrays_of_an_index_that_contradict_each_other_are_refused(tmp_path, arrays, where, what):
     idx, data = list_paths(tmp_path / "x")
-    # Sizes, pointers and bounds of which one is wrong; see ``make_index_bytes``.
+    # ``arrays``: the tokens of each sequence (SIZES), the byte at which each begins (POINTERS), and
+    # the first sequence of each document, with the end (BOUNDS); one of them is wrong. That is
+    # found however many sequences are checked at a time.
     idx.write_bytes(make_index_bytes(*arrays))
     data.write_bytes(np.arange(6, dtype="<u2").tobytes())
     with pytest.raises(DataError) as caught:

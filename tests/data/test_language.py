@@ -78,6 +78,7 @@ def test_tiny_target_needs_both_symbols_of_context(case: str) -> None:
         compute_min_loss(joint.sum(1)),  # P(last, next)
         compute_min_loss(joint.sum(0)),  # P(the one before, next)
     ]
+    # The READMEs of these cases state the smaller of the two: one symbol gives at least 2.711 nats.
     assert losses == pytest.approx([language.compute_entropy_rate(), 2.7106, 2.7360], abs=1e-4)
     target = cases.load(case).recipes["tiny"].target_value
     assert target is not None

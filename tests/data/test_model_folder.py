@@ -36,6 +36,8 @@ FAULT = partial(DataError, rule="a folder of a model", fix="fetch it")
 
 
 class Keys(ConfigKeys):
+    """The keys of config.json of a model that exists only in these tests."""
+
     model_type: Literal["small"] = Field(description='this case trains "small"')
     width: Size = Field(alias="hidden_size")
     heads: Size = 1
@@ -70,6 +72,7 @@ def read_model_config(folder: Path, content: Any) -> Keys:
 
 
 def test_valid_config_is_read_and_keeps_its_keys(tmp_path: Path) -> None:
+    # ``SOUND`` has the type "small", the width 8 and a key without effect; by default, heads is 1.
     config = read_model_config(tmp_path, {**SOUND, "dropout": 0, "tied": False})
     assert (config.width, config.heads, config.dropout) == (8, 1, 0.0)
     # Written anew, without keys that have one allowed value only or no effect.
@@ -98,7 +101,7 @@ def test_a_value_outside_its_range_is_named(
     assert error.what.startswith(key)
     assert what in error.what
     assert rule in str(error.rule)
-    assert error.fix == "fetch it"
+    assert error.fix == "fetch it"  # that of ``FAULT``, with which the tests read
 
 
 @pytest.mark.parametrize(
@@ -170,6 +173,7 @@ SHAPES = {"table": (8, 4), "layers.0.weight": (4, 4), "head.bias": (2,)}
 
 
 def make_expected_tensors(**changes: Any) -> ModelWeights:
+    """Return the three weights of ``SHAPES`` as what a model expects, with changed settings."""
     fields = {"model": "the model", "shapes": SHAPES, "fix": "use another"}
     return ModelWeights(**{**fields, **changes})
 
@@ -187,18 +191,17 @@ def make_stored_tensors(prefix: str = "", **changes: Any) -> list[StoredTensor]:
 def test_every_weight_is_matched_by_the_models_name() -> None:
     match = make_expected_tensors().match(make_stored_tensors(), where=Path("folder"))
     assert {name: tensor.key for name, tensor in match.items()} == {name: name for name in SHAPES}
-    # A weight may be missing if it is optional, and further ones may be stored if they are unused.
-    headless, extra = make_stored_tensors(**{"head.bias": None}), make_stored_tensors(extra=(3,))
-    assert (
-        len(
-            make_expected_tensors(optional_prefixes=("head.",)).match(
-                headless, where=Path("folder")
-            )
-        )
-        == 2
-    )
-    ignoring = make_expected_tensors(is_unused=lambda name: name == "extra")
-    assert "extra" not in ignoring.match(extra, where=Path("folder"))
+
+
+def test_optional_weights_may_be_missing_and_unused_ones_stored() -> None:
+    # ``SHAPES`` has the weights table, layers.0.weight and head.bias.
+    without_head = make_stored_tensors(**{"head.bias": None})
+    head_is_optional = make_expected_tensors(optional_prefixes=("head.",))
+    match = head_is_optional.match(without_head, where=Path("folder"))
+    assert set(match) == {"table", "layers.0.weight"}
+    with_extra = make_stored_tensors(extra=(3,))
+    extra_is_unused = make_expected_tensors(is_unused=lambda name: name == "extra")
+    assert set(extra_is_unused.match(with_extra, where=Path("folder"))) == set(SHAPES)
 
 
 @pytest.mark.parametrize(
@@ -282,7 +285,10 @@ def test_names_and_shapes_are_read_from_headers_of_each_format(tmp_path: Path, k
 def test_a_damaged_file_is_refused(tmp_path: Path, name: str, size: int) -> None:
     file = tmp_path / name
     state = {f"a.{number}": torch.ones(9) for number in range(9)}
-    save_file(state, file) if name == SINGLE_FILE else torch.save(state, file)
+    if name == SINGLE_FILE:
+        save_file(state, file)
+    else:
+        torch.save(state, file)
     file.write_bytes(file.read_bytes()[:size])  # nothing, or a part of the header
     with pytest.raises(DataError, match=r"empty|not readable|damaged") as caught:
         read_stored_weights(file)

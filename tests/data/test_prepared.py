@@ -7,7 +7,7 @@ import pytest
 from trainmark.data import prepared
 from trainmark.errors import DataError, EnvironmentFault
 
-ABC = {
+ABC = {  # how a manifest describes a file with the content "abc"
     "size_bytes": 3,
     "sha256": "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad",
 }
@@ -47,7 +47,7 @@ def write_prepared(raw, *, fail=False, progress_lines=None, **options):
     with prepared.write_data_folder(
         raw.parent / "data", raw, sources, say, **options
     ) as partial_folder:
-        if partial_folder is not None:
+        if partial_folder is not None:  # None: ``data`` is already complete
             partial_folder.write_file("sub/abc.txt", make("abc"))
             if fail:
                 (partial_folder.folder / "late.txt").write_text("begun")
@@ -59,6 +59,7 @@ def write_prepared(raw, *, fail=False, progress_lines=None, **options):
 def test_folder_gets_its_name_when_complete_and_is_written_once(raw, tmp_path):
     assert write_prepared(raw) == ["abc", "late"]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["data", "raw"]
+    # ``ABC``: size and digest of the content "abc", which the source and both written files have.
     manifest = json.loads((tmp_path / "data" / "manifest.json").read_bytes())
     assert manifest == {
         "case": "fake",
@@ -74,6 +75,8 @@ def test_folder_gets_its_name_when_complete_and_is_written_once(raw, tmp_path):
 
 
 def test_interrupted_preparation_resumes(raw, tmp_path):
+    # ``write_prepared`` returns the files that the call made: with ``fail`` only sub/abc.txt. All
+    # have the content "abc", which ``ABC`` describes in the manifest.
     with pytest.raises(EnvironmentFault, match="No space left") as caught:
         write_prepared(raw, fail=True)
     assert sorted(path.name for path in tmp_path.iterdir()) == [".data.partial", "raw"]
@@ -92,7 +95,8 @@ def test_interrupted_preparation_resumes(raw, tmp_path):
 def test_file_of_a_killed_call_is_not_part_of_the_data(raw, tmp_path):
     with pytest.raises(EnvironmentFault):
         write_prepared(raw, fail=True)
-    # Left by `write_atomically` if the process is killed while it writes the state.
+    # The first call finished sub/abc.txt. Now a file that `write_atomically` leaves if the process
+    # is killed while it writes the state.
     (tmp_path / ".data.partial" / f".{prepared.STATE_FILE}.1a2b3c4d.tmp").write_text("{")
     assert write_prepared(raw) == ["late"]
     manifest = json.loads((tmp_path / "data" / "manifest.json").read_bytes())
@@ -160,7 +164,8 @@ def test_data_error_leaves_no_folder(raw, tmp_path):
 
 
 def test_a_stage_is_done_once_and_its_result_kept(raw, tmp_path):
-    def prepare():  # the first call is interrupted after its stage; returns the stages that ran
+    def prepare(*, stop):
+        """Run a stage, then stop or finish the folder; return the stages whose work was done."""
         calls = []
 
         def count():
@@ -172,17 +177,15 @@ def test_a_stage_is_done_once_and_its_result_kept(raw, tmp_path):
             tmp_path / "data", raw, sources, print, case="a", format_version=1
         ) as writer:
             rows = writer.run_stage("count", count)
-            if not stopped:
-                stopped.append(True)
+            if stop:
                 raise KeyboardInterrupt
             assert rows == [1, 2]
             (writer.work / "scratch").write_bytes(b"x")  # not part of the finished folder
         return calls
 
-    stopped = []  # holds something once the first call was stopped, after its stage
     with pytest.raises(KeyboardInterrupt):
-        prepare()
-    assert prepare() == []  # the second call has the result, but not the work
+        prepare(stop=True)
+    assert prepare(stop=False) == []  # the second call has the result, but not the work
     assert sorted(path.name for path in (tmp_path / "data").iterdir()) == ["manifest.json"]
 
 
@@ -236,18 +239,20 @@ def test_copied_file_counts_as_progress_even_if_already_copied(raw, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("options", "says"),
+    ("options", "expected_error"),
     [({"tokenizer": "x"}, "with this tokenizer"), ({"case": "b"}, "with this case")],
 )
-def test_finished_folder_of_another_case_or_tokenizer_is_refused(raw, tmp_path, options, says):
+def test_finished_folder_of_another_case_or_tokenizer_is_refused(
+    raw, tmp_path, options, expected_error
+):
     write_prepared(raw)
-    with pytest.raises(DataError, match=says):
+    with pytest.raises(DataError, match=expected_error):
         write_prepared(raw, **options)
     # The folder is as it was: its last file is there.
     assert (tmp_path / "data" / "late.txt").read_bytes() == b"abc"
 
 
-def test_folder_has_one_writer_and_is_not_its_source(raw, tmp_path):
+def test_folder_has_only_one_writer_at_a_time(raw, tmp_path):
     data = tmp_path / "data"
     with (
         prepared.write_data_folder(data, raw, {}, print, case="a", format_version=1),
@@ -255,6 +260,9 @@ def test_folder_has_one_writer_and_is_not_its_source(raw, tmp_path):
         prepared.write_data_folder(data, raw, {}, print, case="a", format_version=1),
     ):
         raise AssertionError("entered twice")
+
+
+def test_folder_inside_its_source_is_refused(raw):
     with (
         pytest.raises(DataError, match="lies inside the raw folder"),
         prepared.write_data_folder(raw / "data", raw, {}, print, case="a", format_version=1),

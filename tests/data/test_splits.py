@@ -43,6 +43,7 @@ def write_files(folder, *names):
 
 
 def test_first_existing_file_format_is_read(tmp_path):
+    # ``FORMS`` lists two formats: "table" (parquet), then "text" (tsv).
     # The validation split may have two names; validation.tsv comes first in ``FORMS``.
     write_files(tmp_path, "train.tsv", "dev.tsv", "validation.tsv")
     assert find_splits(tmp_path) == (
@@ -157,18 +158,22 @@ def test_arrays_are_built_once_and_mapped(tmp_path):
 
 
 class Inner(BaseModel):
+    """A part of a document, with a text and a number."""
+
     model_config = ConfigDict(extra="forbid")
     time: str = ""
     many: int = 1
 
 
 class Outer(BaseModel):
+    """A document with a part and a truth value."""
+
     model_config = ConfigDict(extra="forbid")
     inner: Inner | None = None
     on: bool = False
 
 
-def read(folder, text):
+def read_outer(folder, text):
     """Write ``text`` as a YAML file and read it as ``Outer``."""
     file = folder / "a.yaml"
     file.write_text(text)
@@ -177,23 +182,24 @@ def read(folder, text):
 
 def test_yaml_words_stay_text_and_are_converted_by_field_type(tmp_path):
     # YAML would make 12:30:00 a number of seconds and the key ``on`` a truth value.
-    assert read(tmp_path, "inner:\n  time: 12:30:00\n  many: 8\non: true\n") == Outer(
+    # ``Outer`` declares ``time`` as a text, ``many`` as a number and ``on`` as a truth value.
+    assert read_outer(tmp_path, "inner:\n  time: 12:30:00\n  many: 8\non: true\n") == Outer(
         inner=Inner(time="12:30:00", many=8), on=True
     )
-    assert read(tmp_path, "inner:\n") == Outer()  # a key without a value is null
+    assert read_outer(tmp_path, "inner:\n") == Outer()  # a key without a value is null
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("text", "expected_error"),
     [
         ("inner: {tme: a}", "unknown key 'inner.tme'"),
         ("inner: {many: a}", "inner.many: 'a' is not valid"),
         ("on: [", "not YAML"),
     ],
 )
-def test_yaml_error_names_the_key(tmp_path, text, says):
-    with pytest.raises(UsageError, match=says) as caught:
-        read(tmp_path, text)
+def test_yaml_error_names_the_key(tmp_path, text, expected_error):
+    with pytest.raises(UsageError, match=expected_error) as caught:
+        read_outer(tmp_path, text)
     assert str(tmp_path / "a.yaml") in caught.value.where
     assert caught.value.fix
 

@@ -15,7 +15,8 @@ from trainmark.data.text import (
 )
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-SEPARATORS = "a\u2028b\u2029c\x85d\x0be\x0cf\x1cg\x1dh\x1ei\rj"  # str.splitlines ends lines at them
+# Text that ``str.splitlines`` would cut at each of these characters, unlike data files.
+SEPARATORS = "a\u2028b\u2029c\x85d\x0be\x0cf\x1cg\x1dh\x1ei\rj"
 
 
 def write_raw(tmp_path, content):
@@ -40,7 +41,8 @@ def test_last_line_needs_no_end():
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
 @pytest.mark.parametrize("byte_order_mark", [b"", BYTE_ORDER_MARK])
 def test_rows_of_tsv_keep_quotes_and_separators(tmp_path, byte_order_mark, end):
-    # Quotes are plain characters in TSV, and empty lines are no rows.
+    # Quotes are plain characters in TSV, and empty lines are no rows. ``SEPARATORS`` is a text with
+    # the characters, other than line feeds, at which ``str.splitlines`` would end a line.
     lines = ["text\tlabel", f'"{SEPARATORS}\t1', "", 'b"\t0', ""]
     file = write_raw(tmp_path, byte_order_mark + end.join(lines).encode())
     assert list(read_tsv(file)) == [
@@ -53,6 +55,8 @@ def test_rows_of_tsv_keep_quotes_and_separators(tmp_path, byte_order_mark, end):
 @pytest.mark.parametrize("byte_order_mark", [b"", BYTE_ORDER_MARK])
 def test_rows_of_csv_keep_quoted_line_breaks_and_separators(tmp_path, byte_order_mark, end):
     # A quoted field may have line breaks and doubled quotes; empty lines are no rows.
+    # ``SEPARATORS`` is a text with the characters, other than line feeds, at which
+    # ``str.splitlines`` would end a line.
     lines = ["id,text", f'1,"a ""b"",{end}{SEPARATORS}"', "", f"2,{SEPARATORS}", ""]
     file = write_raw(tmp_path, byte_order_mark + end.join(lines).encode())
     assert list(read_csv(file)) == [
