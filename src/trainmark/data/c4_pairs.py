@@ -73,7 +73,7 @@ def _find_pair(folder: Path, split: str, published: str) -> Path:
         DataError: there is no such pair, or there are several.
     """
     with translate_read_errors(folder):
-        index_files = sorted(file for file in folder.glob(f"*{split}*.idx"))
+        index_files = sorted(folder.glob(f"*{split}*.idx"))
     if len(index_files) != 1:
         raise DataError(
             f"found {len(index_files)} .idx files with {split} in their names",

@@ -297,6 +297,7 @@ class ModelWeights:
         return name
 
     def _make_fault(self, what: str, where: str, rule: str) -> DataError:
+        """Return the error about a weight that does not belong to this model."""
         return DataError(what, where=where, rule=rule, fix=self.fix)
 
 

@@ -251,6 +251,7 @@ class MeasuredLoop:
         return self.outcome
 
     def _is_out_of_steps(self) -> bool:
+        """Tell whether this launch has taken all its steps; False if only epochs limit it."""
         limit = self.schedule.max_steps
         return limit is not None and self.outcome.steps >= limit
 

@@ -62,7 +62,7 @@ class DigestWatch(Protocol):
     """Computes digests of the steps of one pass over a window."""
 
     def start(self) -> None:
-        """Begin a pass."""
+        """Begin a pass, which takes the steps of a window once."""
 
     def end_step(self) -> None:
         """Begin the next step of the pass; does not synchronise."""

@@ -43,7 +43,7 @@ ARTIFACTS_DIR = "artifacts"  # folder in the run directory for files that a job 
 
 
 def format_stacks_name(rank: int) -> str:
-    """Return the name of the file to which a rank's stacks are written."""
+    """Return the name of the file to which the stacks of a rank that hangs are written."""
     return f"stacks.rank{rank}.txt"
 
 
@@ -96,7 +96,7 @@ class RankReporter:
 
 
 def _wait_for_nobody() -> None:
-    """Wait for no other rank."""
+    """Do nothing: a run with a single rank waits for no others."""
 
 
 def _join_run(backend: str, device: Device, run_timeout_s: float) -> Callable[[], None]:

@@ -245,6 +245,7 @@ class WitnessedRank:
 
     def resume_after(self, name: Pause) -> None:
         """Start a window if the program had paused for ``name``."""
+        # A checkpoint within an evaluation is part of this pause, and does not end it.
         if self._pause is not None and self._pause[0] == name:
             self.resume()
 

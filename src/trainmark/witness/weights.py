@@ -62,6 +62,7 @@ class _GradientFlags:
         return self._flags
 
     def holds_whole(self, name: str) -> bool:
+        """Tell whether this rank holds the whole tensor, and not a shard of it."""
         return self._whole[name]
 
 
@@ -273,7 +274,7 @@ class TrainedWeights:
         return spent_ns
 
     def has(self, tensor: Tensor) -> bool:
-        """Tell whether an optimizer holds a tensor."""
+        """Tell whether an optimizer held a tensor when it was added."""
         return id(tensor) in self._tensor_ids
 
     def count_elements(self) -> int:

@@ -116,6 +116,7 @@ class Following:
             self.fault = None
 
     def _send_new_points(self) -> None:
+        """Hand the points of events that were written since the last call to the backend."""
         for points in self._reader.iterate_new():
             self._send_points(points)
 

@@ -52,7 +52,7 @@ _INVALID = re.compile(r"[^A-Za-z0-9_.-]+")  # no backend accepts other character
 
 
 def format_name(words: str) -> str:
-    """Return the name of a quality as a part of a series' name."""
+    """Return the name of a quality as a part of a series' name; ``value`` if nothing is left."""
     return _INVALID.sub("_", words).strip("_") or "value"
 
 

@@ -22,7 +22,11 @@ _READING = re.compile(r"sys/(?:node(?P<node>\d+)/)?(?:gpu(?P<gpu>\d+)/)?(?P<quan
 
 
 def prepare(destination: str | None) -> None:  # noqa: ARG001 - as of every backend
-    """Import what takes long."""
+    """Import what takes long, so that it does not delay the run.
+
+    Args:
+        destination: not used; other backends prepare their destination here.
+    """
     import prometheus_client.openmetrics.exposition  # noqa: F401
 
 

@@ -22,7 +22,11 @@ _DT_STRING = 7  # in tensorboard/compat/proto/types.proto
 
 
 def prepare(destination: str | None) -> None:  # noqa: ARG001 - as of every backend
-    """Import what takes long."""
+    """Import what takes long, so that it does not delay the run.
+
+    Args:
+        destination: not used; other backends prepare their destination here.
+    """
     import tensorboard.compat.proto.event_pb2  # noqa: F401
 
 
@@ -113,4 +117,5 @@ class TensorBoard:
         )
 
     def _write_event(self, event: object) -> None:
+        """Write an ``Event``; its class is imported in functions, because that takes long."""
         self._records.write(event.SerializeToString())  # type: ignore[attr-defined]

@@ -22,7 +22,11 @@ if TYPE_CHECKING:
 
 
 def prepare(destination: str | None) -> None:  # noqa: ARG001 - as of every backend
-    """Import what takes long."""
+    """Import what takes long, so that it does not delay the run.
+
+    Args:
+        destination: not used; other backends prepare their destination here.
+    """
     import wandb  # noqa: F401
 
 
