@@ -86,6 +86,7 @@ def draw_symbols(*, documents: int, length: int, seed: int) -> NDArray[np.int64]
     """
     rng = np.random.default_rng(seed)
     cumulative = build_tables().cumsum(-1)
+    # Positions are the first axis, so that each step of the loop below writes a row.
     text = np.empty((_NUM_DROPPED + length, documents), np.int64)
     text[:2] = rng.integers(0, SYMBOLS, (2, documents))  # the first symbols have no context
     table_choices = rng.integers(0, 2, text.shape)
@@ -100,8 +101,8 @@ def draw_symbols(*, documents: int, length: int, seed: int) -> NDArray[np.int64]
         passed = rows <= chances[position][:, None]
         text[position] = passed.sum(1).clip(max=SYMBOLS - 1)  # a sum may round to less than 1
     # Without the first symbols, which do not follow the language's distribution yet.
-    documents_first: NDArray[np.int64] = text[_NUM_DROPPED:].T
-    return documents_first
+    symbols: NDArray[np.int64] = text[_NUM_DROPPED:].T  # (documents, length)
+    return symbols
 
 
 def generate(

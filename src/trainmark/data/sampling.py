@@ -113,7 +113,8 @@ class Samples:
         reader: the pair of indexed token files.
         documents: consecutive document numbers of the reader.
         seq_length: number of tokens that a sample predicts; it holds one more.
-        seed: of both shuffles; equal seeds give equal epochs on every rank.
+        seed: of the shuffles of documents and of samples; equal seeds give equal epochs on every
+            rank.
         shuffled_together: number of samples; as many epochs as hold them are shuffled together.
         cache: folder for the orders, whose name contains everything that they depend on but the
             seed; None: they are not cached.

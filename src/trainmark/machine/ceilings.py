@@ -166,7 +166,7 @@ def _count_matrix_numbers(rows: int, inner: int, columns: int) -> int:
 def _build_candidates(
     prepare: Callable[[int], Any], sizes: Sequence[int], factor: float = 1.0
 ) -> list[Candidate]:
-    """Return a candidate for each size.
+    """Return a candidate, which is a size to measure, for each of ``sizes``.
 
     Args:
         prepare: prepares the work of a size in bytes.

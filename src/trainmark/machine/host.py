@@ -124,17 +124,17 @@ def choose_severity(*, stops: bool = False, spoils: bool = False) -> Severity:
 def check_memory(machine: ExaminedMachine) -> Conditions:
     """Compare the free memory with what the ranks need at least."""
     memory = psutil.virtual_memory()
-    free = memory.available
-    total = memory.total
+    free_bytes = memory.available
+    total_bytes = memory.total
     # The limit of a container or a job holds, even if the machine has more memory.
-    for folder, limit in host_cores.read_memory_limits(machine.root).items():
-        total = min(total, limit)
-        free = min(free, limit - host_cores.read_used_bytes(folder))
+    for folder, limit_bytes in host_cores.read_memory_limits(machine.root).items():
+        total_bytes = min(total_bytes, limit_bytes)
+        free_bytes = min(free_bytes, limit_bytes - host_cores.read_used_bytes(folder))
     severity = choose_severity(
-        stops=free < _MIN_RANK_BYTES * machine.nproc,
-        spoils=free < _LOW_MEMORY_SHARE * total,
+        stops=free_bytes < _MIN_RANK_BYTES * machine.nproc,
+        spoils=free_bytes < _LOW_MEMORY_SHARE * total_bytes,
     )
-    yield make_condition("memory", severity, free=free / _GIB, total=total / _GIB)
+    yield make_condition("memory", severity, free=free_bytes / _GIB, total=total_bytes / _GIB)
 
 
 def check_load(machine: ExaminedMachine) -> Conditions:
@@ -244,15 +244,17 @@ def check_numa(machine: ExaminedMachine) -> Conditions:
 
 def check_shared_memory(machine: ExaminedMachine) -> Conditions:
     """Compare the free shared memory with what ranks of accelerators exchange through it."""
-    free = shutil.disk_usage(machine.root / "dev/shm").free
+    free_bytes = shutil.disk_usage(machine.root / "dev/shm").free
     # Ranks on a processor, whose cores are counted instead of devices, exchange through sockets,
     # which need no shared memory. Without a vendor there are no ranks of accelerators either.
     uses_sockets = machine.vendor is None or machine.vendor.counts_cores
-    needed = 0
+    needed_bytes = 0
     if machine.nproc > 1 and not uses_sockets:
-        needed = _SHM_BYTES_PER_RANK * machine.nproc
-    severity = choose_severity(stops=free < needed)
-    yield make_condition("shared_memory", severity, free=free // _MIB, needed=needed // _MIB)
+        needed_bytes = _SHM_BYTES_PER_RANK * machine.nproc
+    severity = choose_severity(stops=free_bytes < needed_bytes)
+    yield make_condition(
+        "shared_memory", severity, free=free_bytes // _MIB, needed=needed_bytes // _MIB
+    )
 
 
 def check_network(machine: ExaminedMachine) -> Conditions:
@@ -281,6 +283,8 @@ def check_out_folder(machine: ExaminedMachine) -> Conditions:
     except OSError as error:
         yield make_condition("out_folder_closed", "stops", folder=str(folder), text=error.strerror)
         return
-    free = shutil.disk_usage(folder).free
-    severity = choose_severity(stops=free < _MIN_DISK_BYTES, spoils=free < _LOW_DISK_BYTES)
-    yield make_condition("out_folder", severity, folder=str(folder), free=free / _GIB)
+    free_bytes = shutil.disk_usage(folder).free
+    severity = choose_severity(
+        stops=free_bytes < _MIN_DISK_BYTES, spoils=free_bytes < _LOW_DISK_BYTES
+    )
+    yield make_condition("out_folder", severity, folder=str(folder), free=free_bytes / _GIB)

@@ -169,6 +169,7 @@ class MeasuredLoop:
 
     Args:
         open_batches: returns the batches of an epoch, on the device.
+        schedule: how long to train, and where windows start and end.
         clock: returns the host's time in nanoseconds.
         barrier: waits for all ranks.
         emit: writes an event, see ``EventWriter.emit``.

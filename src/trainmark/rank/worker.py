@@ -53,7 +53,9 @@ def format_log_name(rank: int) -> str:
 
 
 class RankReporter:
-    """A rank's event file, its spans, and its current place for error reports.
+    """A rank's event file, and where the rank is now, for error reports.
+
+    A span is an event with the time of a named part of the run.
 
     Attributes:
         events: writes the event file.

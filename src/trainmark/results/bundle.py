@@ -289,7 +289,7 @@ def _check_record(loaded: Record, folder: Path, place: str) -> Check:
     Args:
         loaded: the record as it was read.
         folder: its run directory.
-        place: as the check names it.
+        place: what the result of the check names: the folder in the bundle; empty: there is none.
     """
     findings = verify_record(loaded, folder)
     # Contradictions, or reasons why the record cannot be compared; only contradictions refute it.

@@ -483,7 +483,7 @@ class WitnessedRank:
         value = sum(self._last_losses) / len(self._last_losses)
         self.events.emit(
             "evaluate",
-            epoch=0,
+            epoch=0,  # the probe sees no epochs
             step=self.steps,
             start_ns=self._training_end_ns,  # it takes no time and evaluates no samples
             end_ns=self._training_end_ns,

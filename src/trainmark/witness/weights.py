@@ -69,10 +69,10 @@ class _GradientFlags:
 class TrainedWeights:
     """The tensors of all optimizers that have stepped, and the checks of them.
 
+    The program keeps running when a rule is violated: violations are collected, not raised.
+
     Args:
         clock: returns nanoseconds.
-
-    The program keeps running when a rule is violated: violations are collected, not raised.
 
     Attributes:
         updates: number of optimizer steps that should have changed tensors.
