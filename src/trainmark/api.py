@@ -253,6 +253,8 @@ def launch_run(
 ) -> Records:
     """Launch as often as the plan says, write the pages, and return the records.
 
+    Each launch writes its own page. Several launches also get a page of all together.
+
     A failed launch does not stop the others, unless it reached its time limit: the others would
     too. Then, and after a signal in ``stop``, there are fewer records than the plan says.
 
@@ -263,7 +265,7 @@ def launch_run(
         follow: programs, such as MLflow, to which each launch is handed while it runs.
     """
     records = Records()
-    for plan_of_launch in list_launches(plan):
+    for plan_of_launch in list_launches(plan):  # ``plan`` itself has the folder of all launches
         if stop.signal_name is not None:
             break
         record = launch_once(
@@ -709,6 +711,7 @@ def load(*words: str | Path, verify: bool = True) -> Records:
     Raises:
         RecordError: a word names nothing that can be read.
     """
+    # No rows: published figures, which have no record.
     selection = _select(words, verify=verify, rows=False)
     for path in selection.refuted:
         _warn(f"{path}: the record does not match its raw events")

@@ -155,9 +155,11 @@ class Agent:
     def _measure_groups(self) -> None:
         """Search for groups of nodes that are slow only when they train together.
 
-        Each round measures the sets of nodes that the search needs after the round before it.
+        Each round measures the sets of nodes that the search needs after the round before it. So
+        the round is chosen only after all nodes have arrived at the end of the one before.
         """
-        previous_barrier = _CONFIRMING_PAIRS_END  # the phase of pairs comes before this one
+        # The end of the phase of pairs, without which this phase cannot be chosen.
+        previous_barrier = _CONFIRMING_PAIRS_END
         # Rounds that an earlier session measured are skipped by their numbers. Session 1 numbers
         # these from 1,000,000, session 2 from 2,000,000, so that each round of the search is
         # measured.

@@ -114,7 +114,8 @@ def _build_table(rows: Rows, *, padding: int = 0, keep_words: bool = True) -> Ta
             _Cell(column[0]),
             justify="right" if are_numbers(column[1:]) else "left",
             min_width=longest_word if keep_words else None,
-            # The longest cell is a single word, so the column cannot become narrower.
+            # True if the longest cell is a single word. ``rich`` then never folds the column's cells,
+            # and need not try to make it narrower than ``min_width``.
             no_wrap=keep_words and longest_word == longest_cell,
         )
     for row in body:

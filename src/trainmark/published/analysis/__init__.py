@@ -376,7 +376,7 @@ def _extract_event_speed(event_speed: EventSpeed | None, preset: str) -> _Extrac
         has_failed=event_speed.has_failed,
         notes=event_speed.notes,
     )
-    if event_speed.sample is None:
+    if event_speed.sample is None:  # the events give no speed
         extraction.reason = "no run has samples with times"
         extraction.advice = "`trainmark import` reads the other figures of this log"
     return extraction
