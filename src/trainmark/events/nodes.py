@@ -187,19 +187,11 @@ def merge_launch_events(
     # file.
     job = index_by_name(EventFile(path, read_event)).get("job") if path.exists() else None
     ranks_ended = _merge_rank_ends(nodes)
-    # The launcher's own times are on the clock of another machine. The first launch event of a node
-    # stands for the launcher's, because both are within seconds of each other. If no node wrote
-    # one, the launcher's event is kept, and moved to the start of the first rank.
-    launches = [event for _, event in _list_events(nodes, "launch")]
-    if launches:
-        # Keep the command that the user typed: a node's event has the command by which the node's
-        # process was started.
-        launch = replace(launches[0], argv=launch.argv)
-    elif first_start_ns is not None:
-        launch = replace(launch, t_ns=first_start_ns)
+    launch = _move_launch(launch, nodes, first_start_ns)
     if stop is not None:
-        # The last end of a node stands for the time of the launcher's stop. If no node reported its
-        # end, the stop is moved to the launch, so that it adds no time to that of any rank.
+        # The launcher's time is on the clock of another machine: the last end of a node stands for
+        # it. If no node reported its end, the stop is moved to the launch, so that it adds no time
+        # to that of any rank.
         ends_ns = [event.t_ns for _, event in _list_events(nodes, "finished")]
         stop = replace(stop, t_ns=max(ends_ns, default=launch.t_ns))
     else:
@@ -212,6 +204,28 @@ def merge_launch_events(
         job=job,
         printed=printed,
     )
+
+
+def _move_launch(
+    launch: Launch, nodes: Sequence[NodeTimeline], first_start_ns: int | None
+) -> Launch:
+    """Return the launch with its time on the clock of the first node.
+
+    The launcher's own time is on the clock of another machine. The launch event of a node, of the
+    first one that wrote it, stands for the launcher's: both are within seconds of each other.
+
+    Args:
+        launch: the launcher's event.
+        first_start_ns: start of the first rank, on the first node's clock; None: no rank started.
+    """
+    launches: list[Launch] = [event for _, event in _list_events(nodes, "launch")]
+    if launches:
+        # Keep the command that the user typed: a node's event has the command by which the node's
+        # process was started.
+        return replace(launches[0], argv=launch.argv)
+    if first_start_ns is not None:
+        return replace(launch, t_ns=first_start_ns)
+    return launch  # nothing is known on the first node's clock
 
 
 def _find_stop_of_nodes(

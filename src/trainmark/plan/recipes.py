@@ -193,8 +193,8 @@ class RecipeChanges(NamedTuple):
 def compare_with_standard(resolved: Recipe, *, named: Recipe, standard: Recipe) -> RecipeChanges:
     """Return what ``resolved`` changes of ``standard``.
 
-    Each recipe field declares a rule, which says whether work with another value of the field is
-    still comparable.
+    Each recipe field declares a rule. Fields with the rules ``free`` and ``closed`` may change;
+    another value of other fields makes it other work, which only the open division accepts.
 
     Args:
         resolved: the recipe of the run, with the user's changes.
@@ -220,7 +220,7 @@ def compare_with_standard(resolved: Recipe, *, named: Recipe, standard: Recipe) 
 def format_fix_hp(values: Mapping[str, Any]) -> str:
     """Return changed recipe fields as one text, ``bs=96,lr=0.00015``; empty if none is changed.
 
-    Published tables print them in this form.
+    Published tables have this text in their column ``fix_hp``.
     """
     parts = [
         f"{SHORT_NAMES.get(name, name)}={format_setting(value)}" for name, value in values.items()
