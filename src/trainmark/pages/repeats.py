@@ -93,11 +93,11 @@ def build_repeats(repeat_summary: RepeatSummary) -> list[Block]:
     for name, figure_summary in repeat_summary.figures.items():
         # The quality, which is no figure, has no unit.
         unit = known_figures[name].unit if name in known_figures else ""
-        (mean, low, high), unit = cells.scale_to_unit(
+        (mean, low, high), readable_unit = cells.scale_to_unit(
             [figure_summary.mean, figure_summary.low, figure_summary.high], unit
         )
         cv = None if figure_summary.cv is None else f"{figure_summary.cv:.2%}"
-        rows.append((name, mean, unit, f"{low} – {high}", cv, figure_summary.launches))
+        rows.append((name, mean, readable_unit, f"{low} – {high}", cv, figure_summary.launches))
     is_range = len(repeat_summary.passed) < INTERVAL_MIN_LAUNCHES
     columns = translate_headings(
         "name", "mean", "unit", "range" if is_range else "interval", "cv", "launches"

@@ -49,9 +49,10 @@ if TYPE_CHECKING:
 def build_title(record: Record) -> Phrase:
     """Return the work, the devices with their memory, the precision and the number of nodes.
 
-    A model of another size than the case's standard model has its size in the title, because their
-    speeds cannot be compared. The title also says if the run is of a user's own program, or has
-    open rules: it changed settings of the case that may not be changed under the closed rules.
+    If the model has another size than the case's standard model, the title has its size, because
+    speeds of models of different sizes cannot be compared. The title also says if the run is of a
+    user's own program, or has open rules: it changed settings of the case that may not be changed
+    under the closed rules.
     """
     plan = record.plan
     title: Phrase = plan.about.title

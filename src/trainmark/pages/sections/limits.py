@@ -502,14 +502,18 @@ def _describe_difference(name: str, value: object, other: object) -> Phrase:
         value: its value in the run that the page shows; None: it does not have the key.
         other: its value in the result with which the run is compared; None: the same.
     """
+    shown_value = value
+    shown_other = other
     # Of two long texts, only the part around their difference is shown.
     if isinstance(value, str) or isinstance(other, str):  # one of them may be missing
-        value, other = cut_around_difference(str(value or ""), str(other or ""), _MAX_CHARACTERS)
+        shown_value, shown_other = cut_around_difference(
+            str(value or ""), str(other or ""), _MAX_CHARACTERS
+        )
     return phrase(
         "against.differs",
         what=term("work", name),
-        a=_format_work_value(value),
-        b=_format_work_value(other),
+        a=_format_work_value(shown_value),
+        b=_format_work_value(shown_other),
     )
 
 
