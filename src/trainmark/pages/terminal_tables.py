@@ -114,8 +114,8 @@ def _build_table(rows: Rows, *, padding: int = 0, keep_words: bool = True) -> Ta
             _Cell(column[0]),
             justify="right" if are_numbers(column[1:]) else "left",
             min_width=longest_word if keep_words else None,
-            # True if the longest cell is a single word. Then ``rich`` never folds the cells, and need
-            # not try to make the column narrower than ``min_width``.
+            # True if the longest cell is a single word. Then ``rich`` never folds the cells, and
+            # need not try to make the column narrower than ``min_width``.
             no_wrap=keep_words and longest_word == longest_cell,
         )
     for row in body:
