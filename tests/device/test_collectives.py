@@ -26,6 +26,7 @@ def test_ranks_exchange_numbers(vendor, world, tmp_path):
 
 @pytest.mark.parametrize("world", [1, 2])
 def test_sharded_model_equals_the_unsharded_one(vendor, device, world, tmp_path):
+    """The task ``shard`` compares loss and gradients of a model with FSDP2 and without."""
     if not hasattr(torch.get_device_module(device.torch_type), "Stream"):
         pytest.skip("torch's module of this device has no streams, which FSDP2 needs")
     missing = find_missing_feature(GptRecipe(fsdp=True), vendor, world)

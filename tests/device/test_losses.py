@@ -11,7 +11,8 @@ from trainmark.devices.cores import count_usable_cores
 from trainmark.devices.vendors.cpu import Cpu
 
 STEPS = 20
-FIELDS: dict[str, dict[str, Any]] = {
+# Fields of a case's tiny recipe that make the losses comparable.
+RECIPE_CHANGES: dict[str, dict[str, Any]] = {
     # Adam's first steps turn a rounding of a gradient near 0 into a whole step, and a ReLU in the
     # head then passes a sample's gradient or not: a tenth of the recipe's rate keeps both small.
     "distilbert_sst2": {"learning_rate": 1e-4},
@@ -20,14 +21,14 @@ FIELDS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("name", tiny_jobs.CASES)
-def test_the_first_losses_are_those_of_the_libraries_on_a_cpu(name, device, generated):
-    fields = FIELDS.get(name, {})
-    # As one of as many ranks as there are cores: with one thread, because other tests have the
-    # other cores.
+def test_first_losses_equal_those_of_library_kernels_on_a_cpu(name, device, generated):
+    """The device uses the kernels of its own choice; ``generated`` is the folder of the data."""
+    changes = RECIPE_CHANGES.get(name, {})
+    # With as many ranks as cores, each rank has one thread: other tests use the other cores.
     on_cpu = Cpu().open(local_rank=0, ranks_here=count_usable_cores())
-    plain = tiny_jobs.build(name, on_cpu, generated, kernels="library", **fields)
-    expected = tiny_jobs.list_losses(tiny_jobs.disable_dropout(plain), on_cpu, STEPS)
-    job = tiny_jobs.build(name, device, generated, **fields)
+    job_on_cpu = tiny_jobs.build(name, on_cpu, generated, kernels="library", **changes)
+    expected = tiny_jobs.list_losses(tiny_jobs.disable_dropout(job_on_cpu), on_cpu, STEPS)
+    job = tiny_jobs.build(name, device, generated, **changes)
     losses = tiny_jobs.list_losses(tiny_jobs.disable_dropout(job), device, STEPS)
     assert losses == pytest.approx(expected, rel=1e-4)
     assert len(set(expected)) == STEPS  # the loss changes in each step

@@ -61,9 +61,11 @@ def test_root_reads_device_telemetry(machine: Path, monkeypatch: pytest.MonkeyPa
     monitor = Apple().monitor()
     assert monitor is not None
     assert monitor.name == "powermetrics"
+    # The readings of the recorded output.
     assert [sample.known_fields() for sample in monitor.read()] == [
         {"index": 0, "power_w": 0.006, "utilization_percent": 1.14, "clock_mhz": 338.0}
     ]
+    # A message instead of readings.
     put_tool(machine, "powermetrics", "echo 'powermetrics must be invoked as the superuser'")
     with pytest.raises(MonitorFault) as caught:
         monitor.read()

@@ -66,7 +66,11 @@ def make_torch(module: Any, *, event: Any = Event, **accelerator: Any) -> Any:
 
 
 def make_allocator_calls(calls: list[str]) -> dict[str, Any]:
-    """Return the memory calls of torch's ``DeviceAllocator``."""
+    """Return the memory functions of ``torch.accelerator``; those that reset or free add a word.
+
+    Args:
+        calls: the list to which they add "reset" or "empty".
+    """
     return {
         "get_memory_info": lambda _: (3 * GIB, 4 * GIB),
         "max_memory_allocated": lambda _: 2 * GIB,
@@ -83,9 +87,10 @@ def open_backend(torch: Any) -> Backend:
 def test_backend_with_an_allocator_of_torch_uses_it() -> None:
     calls: list[str] = []
     backend = open_backend(make_torch(SimpleNamespace(), **make_allocator_calls(calls)))
+    # The values that ``make_allocator_calls`` returns.
     assert backend.free_and_total_bytes() == (3 * GIB, 4 * GIB)
     assert backend.peak_allocated_bytes() == 2 * GIB
-    calls.clear()  # of the opening
+    calls.clear()  # forget the calls made by opening
     backend.release()
     assert calls == ["empty", "reset"]
 
@@ -100,9 +105,10 @@ def test_backend_without_an_allocator_of_torch_uses_its_module() -> None:
     )
     failing = dict.fromkeys(make_allocator_calls([]), make_failing_call(NO_ALLOCATOR))
     backend = open_backend(make_torch(module, **failing))
+    # What the functions of ``module`` return for the device that is opened, number 1.
     assert backend.free_and_total_bytes() == (GIB, 4 * GIB)
     assert backend.peak_allocated_bytes() == GIB // 2
-    calls.clear()  # of the opening
+    calls.clear()  # forget the calls made by opening
     backend.release()
     assert calls == ["empty", 1]  # the peak of device 1 was reset
 

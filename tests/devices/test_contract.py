@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 # The rest takes minutes: `pytest tests/device --device standin`, with tests/stand_in in PYTHONPATH.
 SHORT_TESTS = "test_memory or test_precision or (toy and not runs) or conformance or detects_a_wait"
 # A plugin of pytest that makes marks of the stand-in wait for the device.
-BROKEN = """
+WAITING_MARKS_PLUGIN = """
 from trainmark_stand_in.device import StandInDevice
 mark = StandInDevice.mark
 def waiting(self):
@@ -33,8 +33,8 @@ def check_contract(chosen: str, *more: str, **variables: str) -> subprocess.Comp
 
     Args:
         chosen: pytest's expression for the names of the tests.
-        more: further folders of modules.
-        variables: of the environment.
+        more: further folders from which Python imports modules.
+        variables: variables to add to the environment.
     """
     paths = [str(stand_in_jobs.SITE), *filter(None, [os.environ.get("PYTHONPATH")])]
     paths += more
@@ -71,7 +71,6 @@ def test_wrong_clock_breaks_the_contract(fault: str) -> None:
 
 
 def test_a_mark_that_waits_breaks_the_contract(tmp_path: Path) -> None:
-    # A plugin of pytest that makes each mark of the stand-in wait.
-    (tmp_path / "waiting_marks.py").write_text(BROKEN)
+    (tmp_path / "waiting_marks.py").write_text(WAITING_MARKS_PLUGIN)
     process = check_contract("windows and toy-fp32", str(tmp_path), PYTEST_PLUGINS="waiting_marks")
     assert process.returncode == 1, process.stdout + process.stderr

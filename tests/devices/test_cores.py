@@ -60,11 +60,13 @@ def test_memory_limits_of_all_parent_groups_are_read(
     """Limits of cores are read from all parent groups, too.
 
     Args:
-        files: content of the machine's files, by their names.
-        limits: groups that have a limit of memory, the innermost first, in MiB.
+        files: content of the machine's files, by their names below its root, ``tmp_path``.
+        limits: the control groups with a limit of memory, the innermost first: the group's folder
+            below ``TOP``, and the limit in MiB.
         quota: number of cores, the smallest quota of all groups; None: no group has one.
     """
-    # Names in ``files`` may contain ``..`` behind this folder, so it must exist.
+    # The folder of the process's own group, ``STEP``, must exist: names in ``files`` may lead from
+    # it to a parent by ``..``.
     (tmp_path / TOP / STEP).mkdir(parents=True)
     write_files(tmp_path, files)
     memory_limits = host.read_memory_limits(tmp_path)

@@ -51,7 +51,7 @@ def test_cpu_refuses_fp16_if_it_is_emulated(
     assert (cpu.Cpu().refuse(Recipe(precision="fp16"), nproc=1) is None) is has_units
 
 
-class Typed(cpu.Cpu):
+class VendorOfType(cpu.Cpu):
     """A vendor with a given number of devices of some torch type.
 
     Args:
@@ -77,8 +77,14 @@ def put_vendors(monkeypatch: pytest.MonkeyPatch, *vendors: cpu.Cpu) -> None:
 def test_device_is_chosen_by_torch_type_if_one_vendor_has_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    put_vendors(monkeypatch, Typed("a", "cuda", 0), Typed("b", "cuda", 2), Typed("c", "xpu", 0))
-    # Two vendors are of the type cuda, but only one of them has devices.
+    # Each with its name, its torch type and its number of devices.
+    put_vendors(
+        monkeypatch,
+        VendorOfType("a", "cuda", 0),
+        VendorOfType("b", "cuda", 2),
+        VendorOfType("c", "xpu", 0),
+    )
+    # Two vendors are of the type cuda, but only "b" has devices.
     assert devices.choose_vendor("cuda").name == devices.choose_vendor("b").name == "b"
     assert devices.list_choices() == ["a", "b", "c", "cpu", "cuda", "xpu"]
     for absent in ("a", "xpu"):
@@ -92,7 +98,7 @@ def test_device_is_chosen_by_torch_type_if_one_vendor_has_it(
 def test_vendor_that_must_be_named_is_never_chosen_by_default(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    put_vendors(monkeypatch, Typed("fake", "npu", 4, named_only=True))
+    put_vendors(monkeypatch, VendorOfType("fake", "npu", 4, named_only=True))
     assert devices.choose_vendor("fake").name == "fake"
     assert devices.choose_vendor(name=None).name == "cpu"
     assert devices.find_first_vendor(accelerator=True) is None
@@ -100,12 +106,12 @@ def test_vendor_that_must_be_named_is_never_chosen_by_default(
         devices.choose_vendor("npu")
 
 
-def test_cpu_device_describes_its_settings() -> None:
-    threads = torch.get_num_threads()
-    before = torch.get_float32_matmul_precision()
-    ticks = iter([5, 17])
-    device = cpu.CpuDevice(threads=1, clock=lambda: next(ticks))
-    assert device.elapsed_ns(device.mark(), device.mark()) == 12
+def test_cpu_device_reports_times_flags_and_memory() -> None:
+    threads_before = torch.get_num_threads()
+    precision_before = torch.get_float32_matmul_precision()
+    ticks_ns = iter([5, 17])
+    device = cpu.CpuDevice(threads=1, clock=lambda: next(ticks_ns))
+    assert device.elapsed_ns(device.mark(), device.mark()) == 17 - 5
     assert device.set_precision("fp16") == {
         "float32_matmul": "highest",
         "tf32": False,
@@ -113,14 +119,15 @@ def test_cpu_device_describes_its_settings() -> None:
         "deterministic": False,
     }
     assert device.read([torch.tensor(1.5), torch.tensor(2.0)]) == [1.5, 2.0]
+    # The CPU reports the memory of this process; torch has no allocator there that counts.
     memory = device.memory()
     assert memory.scope == "process"
     assert memory.allocator_peak_bytes is None
     assert 0 < (memory.used_bytes or 0) < (memory.total_bytes or 0)
     assert device.describe()["threads"] == 1
     # The device has changed these settings of the whole process.
-    torch.set_num_threads(threads)
-    torch.set_float32_matmul_precision(before)
+    torch.set_num_threads(threads_before)
+    torch.set_float32_matmul_precision(precision_before)
 
 
 def test_the_best_product_gives_the_matmul_rate(sync_device: SyncDevice) -> None:

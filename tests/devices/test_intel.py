@@ -50,7 +50,8 @@ def two_max(machine: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_tiles_are_devices_and_their_cards_are_read(two_max: Path) -> None:
     vendor = Intel()
-    assert vendor.count() == 4
+    assert vendor.count() == 4  # two cards of two tiles each
+    # The recorded answer of the tool to ``discovery`` has this name.
     assert vendor.product_names() == ["Intel(R) Data Center GPU Max 1550"] * 4
     assert vendor.monitored(4) == [0, 0, 1, 1]  # the tool's number of each tile's card
 
@@ -78,11 +79,12 @@ def test_integrated_graphics_are_used_without_a_discrete_card(
     for gt in ("gt0", "gt1"):  # the second one decodes videos
         (card / f"drm/card0/gt/{gt}").mkdir(parents=True)
     assert Intel().count() == 1
-    assert Intel().product_names() == ["unknown"]
+    assert Intel().product_names() == ["unknown"]  # no tool is here that would name it
 
 
 @pytest.mark.parametrize(
-    # Utilization (%), power (W), clock (MHz), used memory (bytes) and temperature of each card.
+    # Utilization (%), power (W), clock (MHz), used memory (bytes) and temperature (C) of each card,
+    # as in the recorded output of each version of the tool; None: it lacks the value.
     ("shell", "readings"),
     [
         (VERSION_1, [(None, 281.13, 1600.0, None, 35.5), (None, 286.48, 1600.0, None, 38.5)]),
@@ -95,6 +97,7 @@ def test_integrated_graphics_are_used_without_a_discrete_card(
 def test_readings_of_each_card_are_joined_with_its_memory(
     two_max: Path, shell: str, readings: list[tuple[float | None, ...]]
 ) -> None:
+    """The tool is a script with the text ``shell``, which prints recorded outputs."""
     install_tool(two_max / "bin", "xpu-smi", shell)
     monitor = Intel().monitor()
     assert monitor.name == "xpu-smi"

@@ -100,8 +100,14 @@ def test_vendor_answers_questions_of_planning(
     assert (vendor.count(), vendor.counts_cores) == (1, False)
     assert vendor.refuse(Recipe(), nproc=1) is None
     assert vendor.driver_version() == "550.54.15"
+    monkeypatch.setitem(sys.modules, "pynvml", None)  # only the management library knows
+    assert (vendor.rank_memory(1), vendor.occupants(1)) == (None, [])
+    (tmp_path / "version").unlink()
+    assert vendor.driver_version() is None
+
+
+def test_variables_that_change_what_is_measured_are_recorded(vendor: nvidia.Nvidia) -> None:
     assert "CUDA_VISIBLE_DEVICES" in vendor.recorded_variables
-    # Variables that change what is measured are recorded, others are not.
     changing = {
         "TORCH_CUDNN_SDPA_DEPRIORITIZED": "1",
         "NCCL_NVLS_ENABLE": "0",
@@ -111,10 +117,6 @@ def test_vendor_answers_questions_of_planning(
         "NVIDIA_TF32_OVERRIDE": "0",
     }
     assert select_variables({**changing, "NVIDIA_API_KEY": "secret"}, vendor) == changing
-    monkeypatch.setitem(sys.modules, "pynvml", None)  # only the management library knows
-    assert (vendor.rank_memory(1), vendor.occupants(1)) == (None, [])
-    (tmp_path / "version").unlink()
-    assert vendor.driver_version() is None
 
 
 def test_mig_slice_has_its_own_memory_and_one_rank(
@@ -178,6 +180,8 @@ def make_device(capability: tuple[int, int]) -> nvidia.NvidiaDevice:
 
 
 @pytest.mark.parametrize(
+    # Fp16 needs compute capability 5.3, bf16 and TF32 need 8.0. ``fix`` is the remedy in the error;
+    # None: the card has the precision.
     ("capability", "precision", "fix"),
     [
         ((7, 0), "bf16", "use precision=fp32 or fp16"),
@@ -199,7 +203,8 @@ def test_a_cuda_device_refuses_a_precision_it_would_emulate(
 
 
 @pytest.mark.parametrize(
-    # "1" makes cuBLAS use TF32 in fp32 matmuls, "0" forbids it.
+    # "1" makes cuBLAS use TF32 in fp32 matmuls, "0" forbids it. ``fix`` is the remedy in the
+    # refusal; None: the variable does not contradict the precision.
     ("override", "precision", "fix"),
     [
         ("1", "fp32", "unset NVIDIA_TF32_OVERRIDE, or use precision=tf32"),

@@ -81,7 +81,8 @@ def test_counters_of_errors_are_read_and_replays_of_all_links_added(
 
     first, second = NvmlMonitor().read()
 
-    assert (first.ecc_corrected, first.ecc_uncorrected, first.remapped_rows) == (4, 1, 5)
+    # ``remapped``: rows remapped after correctable errors, and after uncorrectable ones.
+    assert (first.ecc_corrected, first.ecc_uncorrected, first.remapped_rows) == (4, 1, 2 + 3)
     # Replays on PCIe and NVLink; NVLink's recoveries and two kinds of CRC errors.
     assert (first.link_replays, first.link_errors) == (10 + 5, 6 + 7 + 8)
     assert not {"ecc_corrected", "ecc_uncorrected", "remapped_rows", "link_errors"} & set(

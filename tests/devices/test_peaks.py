@@ -35,9 +35,10 @@ CORRECTED = {("MI250-GCD", "fp32_tflops"): 45.3, ("MI250X-GCD", "fp32_tflops"): 
 
 
 def test_documented_table_equals_the_data_set() -> None:
-    """Each row of the table has the figures of the data set, or those of ``CORRECTED``.
+    """Each row of ``peaks.toml`` has the figures of the data set, or those of ``CORRECTED``.
 
-    All columns but ``OWN_KEYS``, which describe the row, are figures.
+    ``ROWS`` are the rows of ``peaks.toml``, one for each product, in the order of the data set.
+    ``OWN_KEYS`` are the columns that describe a row; all others are figures.
     """
     with DATA_SET.open(newline="") as file:
         listed = list(csv.DictReader(file))
@@ -73,6 +74,7 @@ def test_every_figure_has_source_date_and_evidence() -> None:
 
 
 @pytest.mark.parametrize(
+    # Grades from "A" (the vendor's own document) on, as ``peaks.toml`` states them for the figure.
     ("product", "precision", "evidence"),
     [
         ("Tesla V100-SXM2-16GB", "fp16", "A"),
@@ -114,6 +116,7 @@ def test_peaks_of_amd_in_fp32_are_those_of_the_matrix_units(
     """
     peak = peaks.find_peak(product, "fp32")
     assert peak is not None
+    # The vendor rounds the published figures.
     assert peak.per_second == pytest.approx(units * clock_ghz * 1e9 * flop_a_clock, rel=2e-3)
 
 

@@ -52,7 +52,8 @@ PARSERS: dict[str, Parse] = {
 
 @pytest.mark.parametrize("name", EXPECTED)
 def test_a_recorded_output_is_read_number_by_number(name: str) -> None:
-    # ``PARSERS``: by a part of the file's name, that of the tool.
+    """The readings are those of ``expected.json``, written by hand from the outputs."""
+    # The keys of ``PARSERS`` are parts of names of files; the first that fits counts.
     parse = next(parse for part, parse in PARSERS.items() if part in name)
     samples = parse((RECORDED / name).read_text())
     # Through JSON, which makes lists of tuples.

@@ -33,7 +33,10 @@ BOTH = pytest.mark.parametrize(("vendor", "pci_vendor"), [(Amd(), AMD), (Hygon()
 
 @pytest.fixture
 def two_mi100(machine: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Two cards whose order differs between KFD and the tool, and a processor."""
+    """Two cards whose order differs between KFD, the kernel's list, and the tool; a processor.
+
+    Ranks have the devices in KFD's order: device 0 has the bus a3, device 1 the bus 83.
+    """
     root = machine / "root"
     add_kfd_node(root, 0, vendor=0)  # the processor
     add_kfd_node(root, 1, vendor=AMD, minor=128, bus=0xA3, unique_id=0x92A3B4C5D6E7F801)
@@ -60,6 +63,7 @@ def two_mi100(machine: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_vendors_are_distinguished_by_their_pci_id(
     vendor: RocmVendor, pci_vendor: int, machine: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """The kernel lists devices of AMD and of Hygon in the same place, KFD."""
     set_torch_build(monkeypatch, hip="6.0")
     other = HYGON if pci_vendor == AMD else AMD
     add_kfd_node(machine / "root", 1, vendor=other, minor=128)
@@ -81,6 +85,7 @@ def test_devices_are_mapped_to_tool_numbers_by_their_ids(two_mi100: Path) -> Non
 
 
 @pytest.mark.parametrize(
+    # Device 1 has the id 1a2b3c4d5e6f7081.
     ("variables", "visible_devices"),
     [
         ({}, [0, 1]),

@@ -127,6 +127,7 @@ CHANGES = {
 def test_mistake_in_the_loop_gives_wrong_figures_that_are_detected(
     call_in_process: Any, cache: Path, change: tuple[str, str]
 ) -> None:
+    """``change``: a piece of the source of the measured loop, and the mistake that replaces it."""
     training = call_in_process(stand_in_jobs.train_on_stand_in, "toy", cache, change_loop=change)
     assert stand_in_jobs.list_wrong_figures(training) != []
 

@@ -118,7 +118,7 @@ def test_numbers_are_read_or_unknown(text: object, value: float | None) -> None:
     assert tool.parse_number(text) == value
 
 
-def test_numbers_keep_their_bounds() -> None:
+def test_readings_outside_of_their_bounds_are_unknown() -> None:
     """Tools write 65535 and the like for a value that they do not know."""
     assert tool.percent("100") == 100.0
     assert tool.percent("101") is None

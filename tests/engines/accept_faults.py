@@ -41,7 +41,7 @@ RATES_WORSE_BY = 10.0  # the largest that is allowed: only step times are judged
 DEADLINE_S = 60.0  # how long a node waits for another one in a round
 JOIN_S = 60.0  # how long it waits for all nodes at the beginning
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results" / "accept_faults.md"
-# What is checked, by the keys of ``check``.
+# What is checked, by the keys of ``check_findings``.
 FAULTS = {
     "quota": "a CPU quota of 3% of a core",
     "hung": "its agent stopped (SIGSTOP)",
@@ -90,7 +90,7 @@ def lose_packets(hosts: Hosts, first: int, second: int) -> None:
 
 
 def stop_agent(hosts: Hosts, number: int, out: Path, patience_s: float = 600.0) -> psutil.Process:
-    """Stop the agent of a host once it has joined; its beats end then.
+    """Stop the agent of a host once it has joined, so that it sends no more heartbeats.
 
     Args:
         out: folder of the acceptance, which has the evidence of all nodes.
@@ -119,7 +119,8 @@ def accept(folder: Path, case: str = "handicapped") -> tuple[Hosts, Path, str]:
     try:
         (hosts.get_disk(CRASHES) / "crash").touch()
         lose_packets(hosts, *LINK_ENDS)
-        settings = hosts.site(run_root=None)  # an acceptance needs a folder that all hosts share
+        # ``run_root``: an acceptance needs a folder that all hosts share.
+        settings = hosts.build_settings(run_root=None)
         settings["environment"] |= {
             "TRAINMARK_CACHE": str(folder / "cache"),
             "TRAINMARK_CASE_PATH": str(CASES),
@@ -136,7 +137,7 @@ def accept(folder: Path, case: str = "handicapped") -> tuple[Hosts, Path, str]:
             *shlex.split(f"--worse-by {WORSE_BY} --rates-worse-by {RATES_WORSE_BY}"),
             *("--out", str(out)),
         ]
-        # For the command itself; those of the site are for the ranks on the hosts.
+        # For the command itself; those of the cluster file are for the ranks on the hosts.
         variables = {"TRAINMARK_CACHE": str(folder / "cache"), "TRAINMARK_CASE_PATH": str(CASES)}
         with make_quota_group() as processes_file:
             # Ranks of the case ``handicapped`` on this host add themselves to the group.
@@ -159,8 +160,12 @@ def accept(folder: Path, case: str = "handicapped") -> tuple[Hosts, Path, str]:
     return hosts, out, printed
 
 
-def check(hosts: Hosts, out: Path) -> dict[str, bool]:
-    """Return for each fault whether it was named rightly, and nothing else."""
+def check_findings(hosts: Hosts, out: Path) -> dict[str, bool]:
+    """Return, by the keys of ``FAULTS``, whether the acceptance found exactly the planted faults.
+
+    Args:
+        out: folder of the acceptance.
+    """
     result = read_result(out)
     names = {number: hosts.get_address(number) for number in range(NUM_HOSTS)}
     codes = {
@@ -193,7 +198,11 @@ def is_link_named(result: AcceptanceResult, ends: set[str]) -> bool:
 
 
 def find_longest_wait_s(out: Path, absent: str) -> float:
-    """Return the longest time that any node waited for ``absent``, which did not come."""
+    """Return the longest time that any node waited for the node ``absent``, which never came.
+
+    Each node writes its events to a file of the evidence: it has "arrived" at the barrier before a
+    measurement, and the measurement was "not_measured" because of the absent node.
+    """
     longest_s = 0.0
     for path in (out / EVIDENCE_DIR).glob("*.jsonl"):
         arrived_s: dict[str, float] = {}
@@ -213,7 +222,7 @@ def main(count: int) -> None:
     for number in range(count):
         with tempfile.TemporaryDirectory(prefix="tm-accept-") as place:
             hosts, out, printed = accept(Path(place))
-            checked = check(hosts, out)
+            checked = check_findings(hosts, out)
             if len(sys.argv) > 2:  # a folder in which the results are kept
                 shutil.copytree(out, Path(sys.argv[2]) / str(number))
         right.update(name for name, is_right in checked.items() if is_right)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from playwright.sync_api import Browser, ConsoleMessage, Page, Request, Route
+    from playwright.sync_api import Browser, ConsoleMessage, Dialog, Page, Request, Route
 
 WIDTHS = (360, 768, 1280, 2560)
 # Scripts of ``Visit.tab_through``. This one keeps the controls that Tab must reach, and returns how
@@ -61,15 +61,14 @@ class Visit:
 
     page: Page
     home: str  # the only allowed beginning of requested addresses
-    wrong: list[str] = field(default_factory=list)  # errors so far
+    errors: list[str] = field(default_factory=list)  # so far
 
     def watch(self) -> None:
         """Record errors, dialogs and requests to other hosts from now on."""
-        page, wrong = self.page, self.wrong
+        page = self.page
         page.on("console", self._record_console_error)
-        page.on("pageerror", lambda error: wrong.append(str(error)))
-        # A dialog that is not dismissed would block the page.
-        page.on("dialog", lambda dialog: (wrong.append(dialog.message), dialog.dismiss()))
+        page.on("pageerror", lambda error: self.errors.append(str(error)))
+        page.on("dialog", self._refuse_dialog)
         page.on("requestfailed", self._record_failed_request)
         page.route("**/*", self._refuse_other_hosts)
         page.add_init_script(
@@ -81,23 +80,27 @@ class Visit:
         if route.request.url.startswith((self.home, "data:", "blob:")):
             route.continue_()
         else:
-            self.wrong.append(f"asked for {route.request.url}")
+            self.errors.append(f"asked for {route.request.url}")
             route.abort()
+
+    def _refuse_dialog(self, dialog: Dialog) -> None:
+        self.errors.append(dialog.message)
+        dialog.dismiss()  # an open dialog would block the page
 
     def _record_console_error(self, message: ConsoleMessage) -> None:
         if message.type == "error":
-            self.wrong.append(f"{message.location.get('url', '')[:200]}: {message.text}")
+            self.errors.append(f"{message.location.get('url', '')[:200]}: {message.text}")
 
     def _record_failed_request(self, request: Request) -> None:
         if not (request.failure or "").startswith("net::ERR_ABORTED"):  # of a download
-            self.wrong.append(f"{request.url}: {request.failure}")
+            self.errors.append(f"{request.url}: {request.failure}")
 
     @contextmanager
     def expecting_errors(self) -> Iterator[None]:
         """Ignore errors in the block: the browser reports an answer of 404 as one."""
-        known = len(self.wrong)  # errors before the block stay recorded
+        num_errors_before = len(self.errors)  # errors before the block stay recorded
         yield
-        del self.wrong[known:]
+        del self.errors[num_errors_before:]
 
     def open(self, address: str) -> Visit:
         """Go to an address below ``home``, or to a whole one."""
@@ -196,8 +199,8 @@ def visit(browser: Browser) -> Iterator[Any]:
     yield open_window
     for window in visits:
         window.page.context.close()
-    wrong = [item for window in visits for item in window.wrong]
-    assert not wrong, "\n".join(wrong)
+    errors = [error for window in visits for error in window.errors]
+    assert not errors, "\n".join(errors)
 
 
 def file_home(path: Path) -> str:

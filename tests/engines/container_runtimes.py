@@ -84,10 +84,10 @@ class Rootless:
         path.mkdir()
         return self.own(path)
 
-    def site(
+    def write_cluster_file(
         self, path: Path, *, environment: dict[str, str], mounts: list[str], **container: object
     ) -> Path:
-        """Write a cluster file for a container that has the machine's programs.
+        """Write a cluster file for a container that has the machine's programs; return ``path``.
 
         Args:
             path: of the file.
@@ -125,7 +125,7 @@ class Rootless:
 
 
 def explain_absence(name: str) -> str | None:
-    """Return why podman or docker cannot be tried here."""
+    """Return why podman or docker cannot be tried here; None: it can."""
     lacking = [program for program in _PROGRAMS[name] if not shutil.which(program)]
     if lacking:
         return f"{', '.join(lacking)} missing (make test-engines)"
@@ -158,7 +158,7 @@ def _start_daemon(folder: Path) -> Iterator[None]:
             if time.monotonic() > until_s:
                 break
             time.sleep(0.1)
-        yield  # also if it did not start: ``_explain_fault`` then returns what its client says
+        yield  # also if it did not start: ``_set_up_image`` then returns what its client says
     finally:
         service.terminate()
         service.wait()
@@ -180,7 +180,8 @@ def set_up_runtime(name: str) -> Iterator[Rootless | str]:
             user.own(path).chmod(0o700)
         user.variables = _build_environment(folder)
         with _start_daemon(folder) if name == "docker" else nullcontext():
-            yield _explain_fault(user) or user
+            fault = _set_up_image(user)
+            yield user if fault is None else fault
     finally:
         with suppress(OSError, ValueError):  # podman's pause process
             os.kill(int((folder / "run/libpod/tmp/pause.pid").read_text()), signal.SIGKILL)
@@ -211,8 +212,12 @@ def _build_environment(folder: Path) -> dict[str, str]:
     }
 
 
-def _explain_fault(user: Rootless) -> str | None:
-    """Return why no container runs here; make the image and find the interpreter."""
+def _set_up_image(user: Rootless) -> str | None:
+    """Make the image, and set the interpreter of ``user``; return why no container runs here.
+
+    Returns:
+        None: containers run.
+    """
     imported = user.ask(user.runtime, "import", "-", IMAGE, input_bytes=_build_image())
     if imported.returncode:
         return f"import: {imported.stderr.decode().strip()}"

@@ -96,20 +96,22 @@ class RayCluster:
             stderr=subprocess.DEVNULL,
         )
         assert self.process.stdout
-        while (line := self.process.stdout.readline()) != "up\n":
-            if not line:
-                self.stop()
-                raise EndedEarlyError
+        is_up = any(line == "up\n" for line in self.process.stdout)
+        if not is_up:  # the output ended without this line
+            self.stop()
+            raise EndedEarlyError
         for port in ports:  # a job is refused while no agent of a node listens
             _wait_until_port_listens(int(port))
 
     def stop(self) -> None:
         """Kill all processes of the cluster, again until none is found: some start others anew."""
-        while processes := find_processes_with(_VARIABLE, self.id):
+        processes = find_processes_with(_VARIABLE, self.id)
+        while processes:
             for process in processes:
                 with suppress(psutil.NoSuchProcess):
                     process.kill()
             psutil.wait_procs(processes, timeout=5)
+            processes = find_processes_with(_VARIABLE, self.id)
         self.process.communicate()
 
 

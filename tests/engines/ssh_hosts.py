@@ -14,6 +14,10 @@ import sys
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 PROGRAMS = ("ssh", "ssh-keygen", "sshd", "ip", "unshare", "nsenter")
 _PATH = os.environ.get("PATH", "") + ":/usr/sbin:/sbin"
@@ -25,7 +29,7 @@ def find_program(name: str) -> str | None:
 
 
 def explain_absence() -> str | None:
-    """Return why such hosts cannot be made here."""
+    """Return why such hosts cannot be made here; None: they can."""
     missing = [name for name in PROGRAMS if find_program(name) is None]
     if missing:
         return f"not installed: {', '.join(missing)}"
@@ -160,7 +164,7 @@ class Hosts:
         args = self.login.enter_namespace(sys.executable, "-c", text)
         return subprocess.run(args, capture_output=True, check=False).returncode == 0
 
-    def site(self, *hosts: str, **more: object) -> dict[str, object]:
+    def build_settings(self, *hosts: str, **more: object) -> dict[str, object]:
         """Return the settings of a cluster file.
 
         Args:
@@ -194,14 +198,13 @@ class Hosts:
             namespace.end()
 
 
-def wait_until(done: object, what: str, patience_s: float = 60.0) -> None:
+def wait_until(done: Callable[[], object], what: str, patience_s: float = 60.0) -> None:
     """Wait for something that other processes do.
 
     Args:
         done: called again and again, until it returns a true value.
         what: what is waited for; a failure's message names it.
     """
-    assert callable(done)
     end_s = time.monotonic() + patience_s
     while not done():
         assert time.monotonic() < end_s, f"not in {patience_s:g} s: {what}"

@@ -9,7 +9,7 @@ import pytest
 
 from engines.container_runtimes import IMAGE, explain_absence, set_up_runtime
 from support.real_runs import (
-    interrupt_run,
+    interrupt_and_check_run,
     read_checked_record,
     read_job_states,
     wait_for_end,
@@ -28,15 +28,18 @@ def user(request):
     name = request.param
     if explain_absence(name):
         pytest.skip(f"no {name} here: {explain_absence(name)}")
-    with set_up_runtime(name) as runtime:
-        if isinstance(runtime, str):
-            pytest.skip(f"{name} runs no container here: {runtime}")
-        yield runtime
+    with set_up_runtime(name) as user_or_reason:
+        if isinstance(user_or_reason, str):
+            pytest.skip(f"{name} runs no container here: {user_or_reason}")
+        yield user_or_reason
 
 
 @pytest.fixture
 def work(user, request):
-    """A folder of the user that is the same in the container, with the pipes of a faulty rank."""
+    """A folder of the user that is the same in the container, with the pipes of a faulty rank.
+
+    A rank of the case ``faulty`` writes to ``fifo`` when it reaches its fault.
+    """
     folder = user.own_folder(request.node.name.partition("[")[0])
     for name in ("fifo", "go"):
         os.mkfifo(folder / name)
@@ -55,7 +58,9 @@ def run(user, work, start_run):
     def start(*args, case="faulty", **container):
         faulty = {"TRAINMARK_CASE_PATH": str(CASES), "FAULT_FIFO": str(work / "fifo")}
         mounts = [f"{work}:{work}"]
-        site = user.site(work / "cluster.yaml", environment=faulty, mounts=mounts, **container)
+        site = user.write_cluster_file(
+            work / "cluster.yaml", environment=faulty, mounts=mounts, **container
+        )
         # ``RUN_DIR`` replaces the usual folder, which the user may not write.
         process, _ = start_run(
             *args,
@@ -103,7 +108,7 @@ def test_distilbert_trains_in_a_container(run, user):
 @BOTH_RUNTIMES
 def test_ctrl_c_ends_the_container(run, user, work):
     process, run_dir = run("fault=wait")
-    interrupt_run(process, run_dir, work / "fifo")
+    interrupt_and_check_run(process, run_dir, work / "fifo")
     assert list_containers(user) == []
 
 

@@ -10,7 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from support.real_runs import interrupt_run, read_job_states, train_distilbert_on_two_ranks
+from support.real_runs import (
+    interrupt_and_check_run,
+    read_job_states,
+    train_distilbert_on_two_ranks,
+)
 from support.run_fixtures import CASES
 
 TWO_NODES = ("--launcher", "kubernetes", "--nnodes", "2", "--nproc", "1")
@@ -66,6 +70,6 @@ def test_distilbert_trains_in_two_pods(run, cluster):
 @pytest.mark.nightly
 def test_ctrl_c_deletes_the_job(run, cluster, fifo):
     process, run_dir = run("fault=wait", "fault_rank=1")
-    interrupt_run(process, run_dir, fifo)
+    interrupt_and_check_run(process, run_dir, fifo)
     assert read_job_states(run_dir)[-1]["phase"] == "lost"  # as a job that was deleted
     assert not (cluster / "job.json").exists()  # the job was deleted

@@ -9,7 +9,11 @@ import shlex
 import pytest
 
 from engines.ray_cluster import find_program_folder, start_ray_cluster
-from support.real_runs import interrupt_run, read_job_states, train_distilbert_on_two_ranks
+from support.real_runs import (
+    interrupt_and_check_run,
+    read_job_states,
+    train_distilbert_on_two_ranks,
+)
 from support.run_fixtures import CASES
 
 if find_program_folder() is None:
@@ -18,6 +22,7 @@ if find_program_folder() is None:
 
 @pytest.fixture(scope="module")
 def cluster():
+    """A Ray cluster of two nodes on this machine, whose jobs find the case ``faulty``."""
     with pytest.MonkeyPatch.context() as monkeypatch:
         # Ray hands the variables of its own processes on to what it runs.
         monkeypatch.setenv("TRAINMARK_CASE_PATH", str(CASES))
@@ -59,5 +64,5 @@ def test_distilbert_trains_on_two_nodes(run):
 @pytest.mark.nightly
 def test_ctrl_c_stops_the_job_and_ends_its_processes(run, fifo):
     process, run_dir = run("fault=wait", "fault_rank=1")
-    interrupt_run(process, run_dir, fifo)
+    interrupt_and_check_run(process, run_dir, fifo)
     assert read_job_states(run_dir)[-1]["phase"] == "lost"  # as a job that Ray stopped

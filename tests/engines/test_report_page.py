@@ -21,7 +21,7 @@ RUNS = ("bert-0-tf32-1", "eight-ranks", "failed")  # of ``write_runs``: usual, a
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
-    """Return a folder with the runs of ``write_runs``."""
+    """Return a folder with made-up runs, among them ``RUNS``."""
     folder = tmp_path_factory.mktemp("runs")
     write_runs(folder)
     return folder
@@ -29,7 +29,7 @@ def runs(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def pages(runs, tmp_path_factory):
-    """Return the files of the pages by the runs' names."""
+    """Return the HTML file of each run in ``RUNS`` by its name; ``several``: one of all of them."""
     folder = tmp_path_factory.mktemp("pages")
     files: dict[str, Path] = {}
     for name in RUNS:

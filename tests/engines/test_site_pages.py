@@ -28,7 +28,11 @@ nightly = pytest.mark.nightly
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
-    """Return a folder with the runs of ``write_runs``."""
+    """Return a folder with made-up runs.
+
+    ``REPEATS`` runs for each of ``DEVICES`` in each precision, a failed one, and runs of two and of
+    eight ranks.
+    """
     folder = tmp_path_factory.mktemp("store") / "runs"
     folder.mkdir()
     write_runs(folder)
@@ -48,10 +52,10 @@ def site(runs):
 def open_page(site, visit):
     """Return a function that opens a page of the site; ``window``: as ``visit`` takes them."""
 
-    def open_page(address, **window):
+    def open_address(address, **window):
         return visit(site, **window).open(address)
 
-    return open_page
+    return open_address
 
 
 def find_visible_rows(window):

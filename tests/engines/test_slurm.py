@@ -14,7 +14,7 @@ import pytest
 from engines.slurm_cluster import NODES, list_missing_programs, start_slurm_cluster
 from support import faulty_runs
 from support.real_runs import (
-    interrupt_run,
+    interrupt_and_check_run,
     read_checked_record,
     read_job_states,
     train_distilbert_on_two_ranks,
@@ -96,8 +96,9 @@ runs:
 
 @pytest.mark.nightly
 def test_killed_plan_resumes_with_its_submitted_job(idle_cluster, fifo, tmp_path, monkeypatch):
-    # Each launch of ``faulty`` writes to the pipe ``fifo``. It then waits until the test writes to
-    # the pipe ``go``.
+    # ``PLAN`` has a run ``a`` of two launches of the case ``faulty``, and a run ``big`` that needs
+    # nine nodes. Each launch of ``a`` writes to the pipe ``fifo``. It then waits until the test
+    # writes to the pipe ``go``.
     go, runs = tmp_path / "go", tmp_path / "runs/plan"
     site = json.loads(write_cluster_file(tmp_path).read_text())
     (tmp_path / "cluster.yaml").write_text(json.dumps(site | {"nodes": 2}))  # it has two nodes
@@ -147,7 +148,7 @@ def test_killed_rank_is_recorded_with_its_signal(run, fifo):
 @pytest.mark.nightly
 def test_ctrl_c_cancels_the_job_and_ends_its_processes(run, idle_cluster, fifo):
     process, run_dir = run("fault=wait", "fault_rank=1")
-    interrupt_run(process, run_dir, fifo)
+    interrupt_and_check_run(process, run_dir, fifo)
     assert read_job_states(run_dir)[-1]["phase"] == "lost"  # as any job that is cancelled
     number = (run_dir / "job.id").read_text().strip()
     assert "JobState=CANCELLED" in idle_cluster.ask("scontrol", "show", "job", number)

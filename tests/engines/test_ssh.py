@@ -10,7 +10,7 @@ import pytest
 
 from engines.ssh_hosts import Hosts, explain_absence, wait_until
 from support.real_runs import (
-    interrupt_run,
+    interrupt_and_check_run,
     read_checked_record,
     read_job_states,
     train_distilbert_on_two_ranks,
@@ -32,6 +32,7 @@ PORT = 29_511
 
 @pytest.fixture(scope="module")
 def hosts(tmp_path_factory):
+    """Two hosts with an sshd each and a login machine, in namespaces of this machine."""
     ssh_hosts = Hosts(tmp_path_factory.mktemp("hosts"))
     yield ssh_hosts
     ssh_hosts.end()
@@ -42,7 +43,7 @@ def make_args(hosts, tmp_path):
     """Return a function that writes a cluster file and returns the arguments of a run with it."""
 
     def make():
-        site = hosts.site()
+        site = hosts.build_settings()
         site["environment"] |= {
             "TRAINMARK_CASE_PATH": str(CASES),
             "TRAINMARK_CACHE": str(tmp_path / "cache"),
@@ -97,7 +98,7 @@ def test_distilbert_trains_on_two_hosts(run, hosts):
 @pytest.mark.nightly
 def test_ctrl_c_ends_all_nodes(run, fifo):
     process, run_dir = run("fault=wait", "fault_rank=1")
-    interrupt_run(process, run_dir, fifo)
+    interrupt_and_check_run(process, run_dir, fifo)
     assert list_processes_left(run_dir) == []
 
 

@@ -28,6 +28,7 @@ HUNG = 2  # number of the host whose agent is stopped
 
 @pytest.fixture
 def hosts(tmp_path):
+    """Four hosts with an sshd each, in namespaces of this machine."""
     folder = tmp_path / "hosts"
     folder.mkdir()
     ssh_hosts = Hosts(folder, count=4)
@@ -54,7 +55,9 @@ def stop_agent(rank, patience_s=300.0):
 
 
 def test_hung_host_is_named_and_the_others_measure_all_their_pairs(hosts, tmp_path):
-    settings = hosts.site(run_root=None)  # an acceptance needs a folder that all hosts share
+    settings = hosts.build_settings(
+        run_root=None
+    )  # an acceptance needs a folder that all hosts share
     settings["environment"] |= {"TRAINMARK_CACHE": str(tmp_path / "cache")}
     (tmp_path / "cluster.yaml").write_text(json.dumps(settings | {"master_port": 29_611}))
     out = tmp_path / "out"
@@ -103,9 +106,10 @@ def test_hung_host_is_named_and_the_others_measure_all_their_pairs(hosts, tmp_pa
 def test_faults_of_hosts_are_named(tmp_path):
     faulty_hosts, out, printed = accept_faults.accept(tmp_path)
 
-    checked = accept_faults.check(faulty_hosts, out)
+    checked = accept_faults.check_findings(faulty_hosts, out)
 
-    # Whether the lossy link is seen depends on what else these cores do.
+    # The host with a CPU quota, the hung one and the one whose ranks are killed. Whether the lossy
+    # link is seen depends on what else these cores do.
     # ``one_deadline``: no node waited for the hung host longer than one deadline.
     for fault in ("quota", "hung", "crash", "one_deadline"):
         assert checked[fault], printed

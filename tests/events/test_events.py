@@ -144,18 +144,18 @@ def test_tail_returns_each_event_once_for_any_partial_reads(tmp_path: Path) -> N
     content = b"".join(
         b'{"event":"synced","t_ns":%d,"unix_ns":0}\n' % time_ns for time_ns in range(5)
     )
-    tail, small = EventTail(path), EventTail(path, chunk_bytes=7)
+    tail, tail_in_chunks = EventTail(path), EventTail(path, chunk_bytes=7)
     assert tail.read_new() == []  # there is no file yet
     assert tail.is_unread  # nothing was read so far
-    events_read, seen_in_small = [], []
+    times_read, times_read_in_chunks = [], []  # in ns: each event has its own
     # The file grows byte by byte; an event is returned when its line is whole.
     for end in range(len(content) + 1):
         path.write_bytes(content[:end])
-        events_read += [event.t_ns for event in tail.read_new()]
-        assert events_read == list(range(content[:end].count(b"\n")))
+        times_read += [event.t_ns for event in tail.read_new()]
+        assert times_read == list(range(content[:end].count(b"\n")))
     for _ in range(len(content) // 7 + 1):  # as many reads of 7 bytes as the file needs
-        seen_in_small += [event.t_ns for event in small.read_new()]
-    assert seen_in_small == events_read == [0, 1, 2, 3, 4]
+        times_read_in_chunks += [event.t_ns for event in tail_in_chunks.read_new()]
+    assert times_read_in_chunks == times_read == [0, 1, 2, 3, 4]
 
 
 def test_tail_skips_sparse_holes_and_lines_that_are_not_events(tmp_path: Path) -> None:

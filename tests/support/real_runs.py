@@ -57,7 +57,7 @@ def read_job_states(run_dir: Path) -> list[dict[str, Any]]:
     return [event for event in EventFile(run_dir / JOB_EVENTS_FILE) if event["event"] == "job"]
 
 
-def interrupt_run(process: subprocess.Popen[str], run_dir: Path, fifo: Path) -> Record:
+def interrupt_and_check_run(process: subprocess.Popen[str], run_dir: Path, fifo: Path) -> Record:
     """Send SIGINT to a program whose faulty rank waits; check and return its record."""
     wait_for_fault(fifo)
     process.send_signal(signal.SIGINT)
