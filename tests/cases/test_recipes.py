@@ -21,6 +21,7 @@ SEEDS = {
 
 @pytest.mark.parametrize("name", SEEDS)
 def test_every_published_recipe_has_the_seed_of_its_file(name: str) -> None:
+    # ``SEEDS``: by case, the seed in the configuration file of the published run.
     seeds = {key: recipe.seed for key, recipe in cases.load(name).recipes.items()}
     assert seeds.pop("tiny") == 1  # ours, not published
     assert len(seeds) > 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import shlex
@@ -219,6 +220,7 @@ def test_unusable_accelerator_is_named_and_the_cpu_run_is_labelled(cli, monkeypa
 
     monkeypatch.setattr(nvidia, "read_torch_build", lambda: TorchBuild("2.13.0+cpu", cuda=None))
     put_cards(monkeypatch, FakeCard())  # an H100, with a torch that was built without CUDA
+    # Without --device, the CPU is chosen, with a hint.
     code, out, err = cli("run", "toy", "--dry-run", "--json")
     assert code == 0
     plan = json.loads(out)["plan"]
@@ -359,6 +361,7 @@ def test_closed_pipe_gives_no_traceback(tmp_path):
 def leave_runs(tmp_path):
     """Return a function that writes the record of a toy run, newer than those before it."""
     golden_record = record.read_record(GOLDEN / "record_toy.json")
+    times_s = itertools.count(1_000_000_001)  # of the last changes of the files
 
     def write_toy_record(place, index=1, count=1, **recipe):
         """Write a record to ``runs/place``, as launch ``index`` of ``count`` of a series.
@@ -376,10 +379,9 @@ def leave_runs(tmp_path):
         path = record.write_record(
             golden_record.model_copy(update={"plan": plan, "run_id": place}), folder
         )
-        write_toy_record.at_s += 1  # time of the file's last change, kept on the function itself
-        os.utime(path, (write_toy_record.at_s, write_toy_record.at_s))
+        time_s = next(times_s)
+        os.utime(path, (time_s, time_s))
 
-    write_toy_record.at_s = 1_000_000_000
     return write_toy_record
 
 

@@ -61,7 +61,7 @@ def run_interrupted(tmp_path):
 
 @pytest.mark.parametrize("signal_name", SIGNALS)
 def test_signal_during_imports_is_one_message(run_interrupted, signal_name):
-    # At the fifth event, and at the 300th of about 2,000.
+    # At the fifth event, and at the 300th of about 2,000. ``SIGNALS``: the message of each signal.
     for moment in (5, 300):
         code, lines, _ = run_interrupted(signal_name, moment, "list")
         assert (code, lines) == (1, [f"trainmark: {SIGNALS[signal_name]}"])

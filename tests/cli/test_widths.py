@@ -112,7 +112,7 @@ def terminal(
 @pytest.mark.parametrize("width", [80, 60])
 @pytest.mark.parametrize("verb", VERBS)
 def test_output_fits_the_terminal(verb: str, width: int, terminal: Any) -> None:
-    lines = terminal(width, *VERBS[verb]).splitlines()
+    lines = terminal(width, *VERBS[verb]).splitlines()  # the words of a command with this verb
     assert lines
     # Paths and commands are never folded, so their lines may be wider.
     too_wide = [line for line in lines if cell_len(line) > width and not NEVER_FOLDED.search(line)]

@@ -124,7 +124,8 @@ def test_a_broken_rule_is_named(
 
 def test_check_that_could_not_run_does_not_pass() -> None:
     no_second_rank = message("check_without_second_rank", text="one device")
-    # The case has no FLOP formula, and the device cannot tell whether a step waits.
+    # Unlike in ``PROBED``, what the inspection of a sound job reports, the case has no FLOP
+    # formula, and the device cannot tell whether a step waits.
     no_formula = PROBED | {"model_flops": None, "waits": None}
     checks_by_name = {
         result.check: result

@@ -61,7 +61,8 @@ def list_paths(prefix):
     return prefix.with_name(prefix.name + ".idx"), prefix.with_name(prefix.name + ".bin")
 
 
-def test_bytes_equal_those_of_megatron(pair):
+def test_bytes_follow_the_layout_of_megatron(pair):
+    # ``GOLDEN_IDX`` and ``GOLDEN_BIN``: the bytes of the documents of ``pair``, written by hand.
     idx, data = list_paths(pair)
     assert idx.read_bytes() == bytes.fromhex(GOLDEN_IDX)
     assert data.read_bytes() == bytes.fromhex(GOLDEN_BIN)

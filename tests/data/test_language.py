@@ -38,7 +38,8 @@ def test_text_uses_the_whole_vocabulary(tmp_path: Path, vocab_size: int) -> None
         language.DOCUMENTS,
         {language.DOCUMENT_TOKENS},
     )
-    step = vocab_size // SYMBOLS  # symbols are spread evenly over the ids
+    # The generated language has ``SYMBOLS`` symbols, which are spread evenly over the ids.
+    step = vocab_size // SYMBOLS
     assert set(np.unique(reader.tokens)) == {step * symbol for symbol in range(SYMBOLS)}
     expected = (
         language.draw_symbols(documents=language.DOCUMENTS, length=language.DOCUMENT_TOKENS, seed=4)
@@ -65,7 +66,8 @@ def compute_min_loss(joint: Any) -> float:
 
 @pytest.mark.parametrize("case", ["gpt_megatron", "gpt_oss_20b", "llama31_8b"])
 def test_tiny_target_needs_both_symbols_of_context(case: str) -> None:
-    # P(next | last symbol) and P(next | the one before); each is used with probability 1/2.
+    # The generated language has ``SYMBOLS`` symbols. Its tables: P(next | last symbol) and
+    # P(next | the one before); each is used with probability 1/2.
     last, before = language.build_tables()
     pairs = np.full((SYMBOLS, SYMBOLS), SYMBOLS**-2.0)  # P(last, before)
     # Each pass moves the pairs on by one symbol, until their distribution is stationary.

@@ -23,26 +23,27 @@ def encode_text(opened, text):
     return opened.library.encode(text, add_special_tokens=False).ids
 
 
-@pytest.mark.parametrize("write", WRITERS)
-def test_both_file_formats_give_the_same_ids(tmp_path, write):
-    opened = open_corpus_tokenizer(write(tmp_path))
+@pytest.mark.parametrize("write_tokenizer", WRITERS)
+def test_both_file_formats_give_the_same_ids(tmp_path, write_tokenizer):
+    opened = open_corpus_tokenizer(write_tokenizer(tmp_path))
+    # A made tokenizer of 264 tokens, the last of which ends a document.
     assert (opened.vocab_size, opened.end_of_document, opened.end_id) == (264, END, 263)
     assert encode_text(opened, "hello world") == encode_by_hand("hello world")
     assert encode_text(opened, "hello wo") == [259, 261]  # "hello" and " wo", which are merged
 
 
-@pytest.mark.parametrize("write", WRITERS)
-def test_text_of_the_end_token_is_encoded_as_text(tmp_path, write):
-    opened = open_corpus_tokenizer(write(tmp_path))
+@pytest.mark.parametrize("write_tokenizer", WRITERS)
+def test_text_of_the_end_token_is_encoded_as_text(tmp_path, write_tokenizer):
+    opened = open_corpus_tokenizer(write_tokenizer(tmp_path))
     # A document that quotes the token does not end there.
     ids = encode_text(opened, f"a{END}b")
-    assert 263 not in ids
+    assert 263 not in ids  # the id of the end token
     assert opened.library.decode(ids) == f"a{END}b"
 
 
-@pytest.mark.parametrize("write", WRITERS)
-def test_byte_order_mark_and_crlf_change_no_id(tmp_path, write):
-    for file in write(tmp_path).iterdir():
+@pytest.mark.parametrize("write_tokenizer", WRITERS)
+def test_byte_order_mark_and_crlf_change_no_id(tmp_path, write_tokenizer):
+    for file in write_tokenizer(tmp_path).iterdir():
         file.write_bytes(b"\xef\xbb\xbf" + file.read_bytes().replace(b"\n", b"\r\n"))
     assert encode_text(open_corpus_tokenizer(tmp_path), "hello world") == encode_by_hand(
         "hello world"
@@ -76,10 +77,10 @@ def read_fault(folder):
     return str(caught.value)
 
 
-@pytest.mark.parametrize("write", WRITERS)
-def test_tokenizer_that_adds_a_prefix_space_is_refused(tmp_path, write):
+@pytest.mark.parametrize("write_tokenizer", WRITERS)
+def test_tokenizer_that_adds_a_prefix_space_is_refused(tmp_path, write_tokenizer):
     # Our encoding never adds a space before the first word.
-    settings = write(tmp_path) / "tokenizer_config.json"
+    settings = write_tokenizer(tmp_path) / "tokenizer_config.json"
     settings.write_text(json.dumps({"add_prefix_space": False}))
     assert open_corpus_tokenizer(tmp_path).vocab_size == 264
     settings.write_text(json.dumps({"add_prefix_space": True}))

@@ -123,7 +123,8 @@ def test_prepared_bytes_do_not_depend_on_block_size(corpus, tokenizer, tmp_path,
 
 
 def test_folder_of_plain_and_gzip_files_is_read_in_order(tokenizer, tmp_path, small_blocks):
-    # With ``small_blocks`` a block has only a few lines, so each file has several.
+    # With ``small_blocks`` a block has only a few lines, so each file has several. ``TEXTS`` are
+    # 60 texts.
     raw = tmp_path / "raw"
     (raw / "b").mkdir(parents=True)
     (raw / "a.jsonl").write_text(format_lines(TEXTS[:20]).rstrip("\n"))  # no newline at the end

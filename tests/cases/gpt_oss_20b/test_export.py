@@ -29,8 +29,8 @@ def test_compliance_checker_misses_only_the_keys_of_a_submission(
 
 def test_published_results_have_columns_size_and_learning_rates_of_the_recipes() -> None:
     references = read_references("gpt_oss_20b")
-    # Perplexity is this case's quality. The header of the quality differs between cases, so it is
-    # not in ``COLUMNS``.
+    # Pages show these columns (``COLUMNS``) and the quality, which is perplexity here: its header
+    # differs between cases, so it is not in ``COLUMNS``.
     assert set(references.columns) - {"log_perplexity"} <= set(COLUMNS)
     # The number of the model's weights.
     assert references.parameters == CASE.recipes["standard-1x8"].parameters

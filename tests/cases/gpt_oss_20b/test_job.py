@@ -256,6 +256,7 @@ TINY = {
     ],
 )
 def test_real_step_needs_at_least_the_predicted_memory(changes: dict[str, Any]) -> None:
+    # ``TINY`` has four layers, 256 wide, and micro-batches of 64 samples.
     with LiveTensors() as live:
         job = tiny_gpt_oss.new_job(**changes)
         # The first step of two epochs: the second one has the optimizer's state from the start.

@@ -169,6 +169,14 @@ def test_scores_equal_scores_of_the_installed_lm_eval(folder, model, tokenizer, 
     assert_scores_equal(score_with_lm_eval(folder), model, tokenizer, mmlu)
 
 
+def score_on_rank(rank, model, tokenizer, mmlu):
+    """Return the scores of one of two ranks, which run equally many forward passes."""
+    plan = plan_scoring(tokenizer, mmlu, max_length=2048, rank=rank, world_size=2)
+    return score_mmlu(
+        model, mmlu, plan, batch_tokens=60, equal_passes=True, rank=rank, world_size=2
+    )
+
+
 def test_ranks_sum_their_scores_and_run_equally_many_forward_passes(
     model, tokenizer, mmlu, monkeypatch
 ):
@@ -181,45 +189,45 @@ def test_ranks_sum_their_scores_and_run_equally_many_forward_passes(
     single = score_mmlu(
         model, mmlu, plan_scoring(tokenizer, mmlu, max_length=2048), batch_tokens=60
     )
-    outputs, passes = [], []  # of each rank: values of its two sums; its forward passes
+    # First round. For each rank: the values that it adds to the two sums; its forward passes.
+    addends, planned_passes = [], []
 
-    def keep_outputs(*values, world_size, device):
-        outputs[-1].append(values)
+    def note_addends(*values, world_size, device):
+        addends[-1].append(values)
         return list(values)
 
-    monkeypatch.setattr(scoring, "add_over_ranks", keep_outputs)
+    monkeypatch.setattr(scoring, "add_over_ranks", note_addends)
     for rank in range(2):
-        outputs.append([])
-        plan = plan_scoring(tokenizer, mmlu, max_length=2048, rank=rank, world_size=2)
+        addends.append([])
         with pytest.raises(AssertionError, match="of 36 items"):
-            score_mmlu(
-                model, mmlu, plan, batch_tokens=60, equal_passes=True, rank=rank, world_size=2
-            )
+            score_on_rank(rank, model, tokenizer, mmlu)
         # The first sum has a value for each rank, and a rank adds its number at its own place.
-        passes.append(outputs[-1][0][rank])
-    num_passes = []
+        planned_passes.append(addends[rank][0][rank])
+    summed_counts = [a + b for a, b in zip(addends[0][1], addends[1][1], strict=True)]
+
+    # Second round.
+    num_passes = []  # that each rank really ran
     for rank in range(2):
-        sums = iter([passes, [a + b for a, b in zip(outputs[0][1], outputs[1][1], strict=True)]])
+        sums = iter([planned_passes, summed_counts])
 
         def return_next_sums(*values, world_size, device, sums=sums):
             return next(sums)
 
         monkeypatch.setattr(scoring, "add_over_ranks", return_next_sums)
-        plan = plan_scoring(tokenizer, mmlu, max_length=2048, rank=rank, world_size=2)
         calls = []
         hook = model.register_forward_hook(lambda *_, calls=calls: calls.append(1))
-        result = score_mmlu(
-            model, mmlu, plan, batch_tokens=60, equal_passes=True, rank=rank, world_size=2
-        )
+        result = score_on_rank(rank, model, tokenizer, mmlu)
         hook.remove()
         num_passes.append(len(calls))
+        # The accuracies, the prompts by their number of examples, and the number of questions.
         assert (result.micro, result.macro, result.shots_used, result.asked) == (
             single.micro,
             single.macro,
             {5: 36},
             36,
         )
-    assert num_passes == [max(passes)] * 2  # the rank with fewer repeats some
+    # Both ran as many as the rank with more: the other one repeated some.
+    assert num_passes == [max(planned_passes)] * 2
 
 
 def test_shots_are_dropped_until_the_prompt_fits_and_counted(model, tokenizer, mmlu):

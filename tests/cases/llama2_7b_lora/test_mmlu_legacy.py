@@ -143,7 +143,8 @@ def subjects_and_prompts(
 
 def test_prompts_equal_the_published_ones_to_the_token(subjects_and_prompts: Any) -> None:
     mmlu, prompts = subjects_and_prompts
-    # The tokenizer ``CHARACTERS`` makes a token of each character, its code point.
+    # The tokenizer ``CHARACTERS`` makes a token of each character, its code point. The plan puts
+    # prompts with the same beginning, their prefix, into a group.
     plan = plan_scoring(CHARACTERS, mmlu, legacy=True, max_length=LIMIT)
     # [1:]: without the token BEGIN, which is no character.
     our_prompts = {
@@ -170,6 +171,7 @@ def test_answers_equal_those_of_each_published_prompt_alone(
     mmlu, prompts = subjects_and_prompts
     write_model(tmp_path / "model")
     model = open_model(tmp_path / "model")
+    # The tokenizer ``CHARACTERS`` puts the token BEGIN before a token for each character.
     plan = plan_scoring(CHARACTERS, mmlu, legacy=True, max_length=LIMIT)
     # ``batch_tokens``: so few that each prompt is a batch of its own.
     result = score_mmlu(model, mmlu, plan, batch_tokens=1, legacy=True)

@@ -61,9 +61,10 @@ def test_convergence_checker_reads_the_log(log: str, tmp_path: Path) -> None:
 
 def test_published_results_have_the_columns_of_this_case() -> None:
     references = read_references("llama31_8b")
-    # Perplexity is this case's quality. The header of the quality differs between cases, so it is
-    # not in ``COLUMNS``.
+    # Pages show these columns (``COLUMNS``) and the quality, which is perplexity here: its header
+    # differs between cases, so it is not in ``COLUMNS``.
     assert set(references.columns) - {"log_perplexity"} <= set(COLUMNS)
+    # The published row of this device.
     (fastest,) = (row for row in references.rows if row.device == "GB300")
     assert (fastest.precision, fastest.cells["train_time"]) == ("fp4", "4042")
     assert all(row.source.date and row.source.url for row in references.rows)

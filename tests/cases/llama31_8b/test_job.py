@@ -152,7 +152,8 @@ def test_error_names_the_batch_and_layers_that_fit() -> None:
         (smaller_batch, "micro_batch_size=5"),
         (fewer_layers, "num_layers=3"),
     ):
-        # Memory that is just enough for the smaller recipe on one rank.
+        # Memory that is just enough for the smaller recipe on one rank, with what a process needs
+        # apart from tensors (``PROCESS_BYTES``).
         enough = RankMemory(predict(fits, 1).total + PROCESS_BYTES)
         with pytest.raises(EnvironmentFault) as caught:
             check_fit(Path(), recipe, world_size=1, memory=enough)
