@@ -186,6 +186,20 @@ def test_limited_address_space_skips_the_page_and_keeps_the_run(
     assert {path.name for path in tmp_path.iterdir()} == {"page.en.md", "page.zh.md"}
 
 
+def test_error_without_a_text_is_reported_by_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def raise_without_text(*_: Any) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(local, "launch", lambda *_: TOY)  # a launch that has this record
+    monkeypatch.setattr(api, "write_pages", raise_without_text)
+    plan = TOY.plan.model_copy(update={"run_dir": str(tmp_path)})
+    remarks: list[object] = []
+    api.launch_once(plan, Cluster(), "toy", StopRequest(), quiet=True, show_remark=remarks.append)
+    assert [str(remark).partition(";")[0] for remark in remarks] == ["MemoryError"]
+
+
 def test_missing_vl_convert_is_one_error_after_the_markdown_pages(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

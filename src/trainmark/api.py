@@ -301,7 +301,7 @@ def _write_pages_safely(
         write(*arguments)
     except Exception as error:  # noqa: BLE001 - see above
         show_remark(
-            f"{error or type(error).__name__}; run `trainmark report -o page.html` to "
+            f"{str(error) or type(error).__name__}; run `trainmark report -o page.html` to "
             "draw the page later"
         )
 
