@@ -170,8 +170,8 @@ def plan_run(
         plan = resolve(
             request, remote=settings.find_remote_target(request.launcher), dry_run=dry_run
         )
-        _report_unchecked_data([plan], show_remark)
-        _report_unproven([plan], show_remark)
+    _report_unchecked_data([plan], show_remark)
+    _report_unproven([plan], show_remark)
     # Refuse a run directory that is not empty: also before a dry run, which shows what a run would
     # do, and before the launches of a repeat, each of which checks only its own folder inside it.
     refuse_used(Path(plan.run_dir))

@@ -175,7 +175,8 @@ def make_usage_error(error: ValidationError, model: type[BaseModel], where: str)
 def _list_sibling_keys(model: type[BaseModel], path: list[str]) -> list[str]:
     """Return the keys that are valid in place of the last key of a path, each as a whole path.
 
-    If an outer key names no known table, the keys of the last known table are returned.
+    If an outer key names no known table, the keys that are valid in its place are returned, by
+    their names alone.
 
     Args:
         path: keys from the outermost table to the key; the tables are fields of ``model``.
