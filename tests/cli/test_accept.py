@@ -203,15 +203,17 @@ def test_dry_run_refuses_a_baseline_as_the_measurement_does(cli, tmp_path: Path)
 @pytest.mark.parametrize(
     ("args", "where"),
     [
+        # An attached job is planned already.
         (("--attach", "x", "--dry-run"), "--attach"),
+        # Groups need the phases of nodes and pairs, and more than one machine.
         (("toy", "--phases", "groups"), "--phases"),
         (("toy", "--phases", "nodes,pairs,groups", "--device", "cpu"), "--phases"),
+        # Several nodes need a launcher.
         (("toy", "--nnodes", "2", "--device", "cpu"), "--nnodes"),
     ],
 )
 def test_options_that_do_not_fit_are_refused(cli, args: tuple[str, ...], where: str) -> None:
-    # An attached job is planned already, groups need nodes and pairs and more than one machine, and
-    # several nodes need a launcher. ``where``: the option that the error names.
+    # ``where``: the option that the error names.
     code, _, err = cli("accept", *args)
 
     assert code == 2

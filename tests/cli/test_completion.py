@@ -94,7 +94,8 @@ def test_zsh_completes_key_and_value_as_one_word() -> None:
 
 def test_description_of_shared_recipe_names_all_its_cases() -> None:
     completions = complete_in_zsh("trainmark run --recipe tiny")
-    for case in cases.load_all()[0]:
+    loaded_cases, _ = cases.load_all()
+    for case in loaded_cases:
         if "tiny" in case.recipes:
             assert case.name in completions
 

@@ -67,7 +67,7 @@ def test_signal_during_imports_is_one_message(run_interrupted, signal_name):
         assert (code, lines) == (1, [f"trainmark: {SIGNALS[signal_name]}"])
 
 
-def test_signal_while_planning_gives_one_message_and_leaves_no_files(run_interrupted, tmp_path):
+def test_signal_while_planning_gives_one_message_and_no_partial_data(run_interrupted, tmp_path):
     # Moment 0 sends no signal: this call counts the events and leaves complete data.
     code, _, events = run_interrupted("SIGTERM", 0, "run", "toy", "--dry-run", "--device", "cpu")
     assert code == 0

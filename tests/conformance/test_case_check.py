@@ -244,10 +244,12 @@ TINY = TOY.recipes["tiny"]
     ("case", "code"),
     [
         (
+            # A target above what the data allow.
             replace(TOY, recipes={"tiny": replace(TINY, target_value=0.999)}),
             "check_target_unreachable",
         ),
         (
+            # No recipe on generated data.
             replace(TOY, recipes={"standard": replace(TINY, data="real")}),
             "check_no_generated_recipe",
         ),
@@ -256,7 +258,7 @@ TINY = TOY.recipes["tiny"]
 def test_a_wrong_description_is_named(
     case: Any, code: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # The toy case with a target above what its data allow, and without a recipe on generated data.
+    # ``case``: a changed toy case.
     monkeypatch.setattr(cases, "load", lambda _: case)
     assert [fault.code for fault in find_definition_faults("toy")] == [code]
 

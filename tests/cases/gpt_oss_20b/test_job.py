@@ -70,7 +70,7 @@ def train_library_model(job: GptOssJob) -> list[float]:
 def test_twenty_steps_have_the_losses_of_the_transformers_model() -> None:
     expected = train_library_model(tiny_gpt_oss.new_job())
     training = train(tiny_gpt_oss.new_job())
-    assert len(expected) == 20
+    assert len(expected) == 20  # the steps of an epoch: 160 samples in micro-batches of 8
     assert training["losses"] == pytest.approx(expected, abs=1e-5)  # roundings of fp32 near 4.6
     routed = training["facts"]["assignments"]
     # 12 tokens a sample, 2 layers, 2 experts for each token.
@@ -93,7 +93,7 @@ def test_distributed_model_trains_as_on_one_rank(tmp_path: Path, ranks: int) -> 
                 sum(single_rank["losses"]) / 20, abs=1e-4
             )
             continue
-        assert len(means) == 20
+        assert len(means) == 20  # the steps of an epoch
         assert means == pytest.approx(single_rank["losses"], abs=1e-5), changes
         facts = results[0]["facts"]
         for item in results:

@@ -100,7 +100,7 @@ def collect_gradients(model: torch.nn.Module) -> dict[str, torch.Tensor]:
 
 
 def train_step(model: LlamaLora, *inputs: Any) -> tuple[float, dict[str, torch.Tensor]]:
-    """Return the loss and the gradients."""
+    """Return the loss and the gradients; ``inputs`` are ids and labels."""
     loss = model(*inputs)
     loss.backward()
     return loss.item(), collect_gradients(model)
@@ -231,7 +231,7 @@ def test_key_of_another_model_is_refused(tmp_path: Path, changes: Any, what: str
     assert caught.value.where == f"{file}, {next(iter(changes))}"
 
 
-def test_invalid_size_is_the_only_error() -> None:
+def test_invalid_hidden_size_gives_no_second_error_of_head_dim() -> None:
     # ``head_dim`` cannot be compared with a size that is itself invalid.
     with pytest.raises(ValidationError) as caught:
         ModelConfig.model_validate({**TINY.raw, "head_dim": 16, "hidden_size": -1})

@@ -31,7 +31,7 @@ def raw(tmp_path: Path) -> Path:
     """Return a download of C4: three training shards of 40 documents, two of validation of 30."""
     folder = tmp_path / "c4"
     folder.mkdir()
-    for number in (767, 768, 1023):  # trained are those from 768 on
+    for number in (767, 768, 1023):  # the published training reads those from 768 on
         name = f"c4-train.{number:05}-of-01024.json.gz"
         write_shard(folder, name, [f"hello {number} {line}" for line in range(40)])
     for number in range(2):

@@ -64,7 +64,6 @@ def test_published_results_have_the_columns_of_this_case() -> None:
     # Pages show these columns (``COLUMNS``) and the quality, which is perplexity here: its header
     # differs between cases, so it is not in ``COLUMNS``.
     assert set(references.columns) - {"log_perplexity"} <= set(COLUMNS)
-    # The published row of this device.
-    (fastest,) = (row for row in references.rows if row.device == "GB300")
-    assert (fastest.precision, fastest.cells["train_time"]) == ("fp4", "4042")
+    (gb300_row,) = (row for row in references.rows if row.device == "GB300")
+    assert (gb300_row.precision, gb300_row.cells["train_time"]) == ("fp4", "4042")  # as published
     assert all(row.source.date and row.source.url for row in references.rows)

@@ -132,6 +132,7 @@ MIDDLE = {
     ],
 )
 def test_real_step_needs_the_predicted_memory(changes: dict[str, Any]) -> None:
+    # ``TINY`` and ``MIDDLE`` are the sizes of two models of 4 and 3 layers, 256 and 384 wide.
     with LiveTensors() as live:
         job = tiny_llama31.new_job(**changes)
         # The first step of two epochs: the second one has the optimizer's state from the start.
@@ -139,6 +140,7 @@ def test_real_step_needs_the_predicted_memory(changes: dict[str, Any]) -> None:
             job.step(job.batches(epoch))
     recipe = tiny_llama31.make_recipe(**changes)
     needed = predict(recipe, 1).total  # on one rank
+    # The prediction may be up to 5% too low, and hardly too high: it must refuse no run that fits.
     assert 0.95 * live.peak <= needed <= 1.002 * live.peak
     # Exactly so much memory does not suffice, as the process needs some for other things.
     with pytest.raises(EnvironmentFault, match="a rank needs about"):
@@ -169,9 +171,9 @@ def test_mfu_is_reported_by_both_published_attention_formulas() -> None:
     # 12 L D T for attention (2 layers, width 32, 12 tokens).
     share = tiny_llama31.new_job().facts()["attention_flops_share"]
     ranks: Any = [SimpleNamespace(facts={"attention_flops_share": share})]
-    mfu = compute(ranks, {"MFU": Figure(50.0)}).figures["MFU_causal"].value
+    causal_mfu = compute(ranks, {"MFU": Figure(50.0)}).figures["MFU_causal"].value
     weights, attention = 6 * tiny_llama31.make_recipe().matmul_weights, 12 * 2 * 32 * 12
-    assert mfu == pytest.approx(50 * (weights + attention / 2) / (weights + attention))
+    assert causal_mfu == pytest.approx(50 * (weights + attention / 2) / (weights + attention))
     unknown = compute([SimpleNamespace(facts={})], {"MFU": Figure(50.0)})  # type: ignore[list-item]
     assert unknown.figures["MFU_causal"].value is None
 
@@ -263,7 +265,7 @@ def test_distributed_model_trains_as_on_one_rank(tmp_path: Path, ranks: int) -> 
         counting = results[:: changes.get("tensor_parallel", 1)]
         assert sum(sum(item["samples"]) for item in counting) == tiny_llama31.SAMPLES
         means = np.mean([item["losses"] for item in counting], axis=0).tolist()  # over ranks
-        assert len(means) == 20
+        assert len(means) == 20  # the steps of an epoch
         assert means == pytest.approx(single_rank["losses"], abs=1e-5), changes
         for item in results:
             # The loss, and 7 validation samples.
