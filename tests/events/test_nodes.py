@@ -96,15 +96,18 @@ def test_without_a_shared_event_wall_clocks_are_used(tmp_path: Path) -> None:
 def test_failures_of_all_nodes_belong_to_the_launch(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", [launch_event()], make_rank(0), make_rank(0))
     failure = {"rank": 1, "exit_code": -9, "t_ns": 10 * S}
-    stop = make_event("stop", 9 * S, reason="signal", signal="SIGTERM")
-    late = make_event("stop", 10 * S, reason="timeout", timeout_s=9.0, stacks=["stacks.rank1.txt"])
-    write_events(run / "events.node0.jsonl", make_node_events(0, stop, make_exit(12 * S)))
+    signal_stop = make_event("stop", 9 * S, reason="signal", signal="SIGTERM")
+    timeout_stop = make_event(
+        "stop", 10 * S, reason="timeout", timeout_s=9.0, stacks=["stacks.rank1.txt"]
+    )
+    write_events(run / "events.node0.jsonl", make_node_events(0, signal_stop, make_exit(12 * S)))
     end_event = make_exit(11 * S, failures=[failure], others_cpu_share=0.25)
     write_events(
         run / "events.node1.jsonl",
-        make_node_events(1, late, end_event, make_event("oom_kills", S, count=2)),
+        make_node_events(1, timeout_stop, end_event, make_event("oom_kills", S, count=2)),
     )
     launcher = read_run(run, world_size=2, nodes=2).launcher
+    # At the end of the last node's ranks, with the failure that only node 1 reports.
     assert launcher.ranks_ended == RanksEnded(
         t_ns=12 * S, failures=[FailedRank(**failure)], others_cpu_share=0.25
     )
@@ -113,9 +116,10 @@ def test_failures_of_all_nodes_belong_to_the_launch(tmp_path: Path) -> None:
     assert launcher.stop.stacks == ["stacks.rank1.txt"]
     assert launcher.oom_kills == 2
     write_events(run / "events.node1.jsonl", make_node_events(1, end_event))
-    # The signal alone is a consequence of the failure.
+    # Without the timeout: the signal of node 0 is a consequence of the failure on node 1.
     assert read_run(run, world_size=2, nodes=2).launcher.stop is None
     write_events(run / "events.node1.jsonl", make_node_events(1, make_exit(11 * S)))
+    # Without a failure, the signal is what ended the run.
     assert read_run(run, world_size=2, nodes=2).launcher.stop.reason == "signal"
 
 

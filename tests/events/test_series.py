@@ -50,6 +50,8 @@ def test_devices_and_host_have_series_over_time(tmp_path: Path) -> None:
         make_end_line(),
     ]
     series = read_series(write_sampled_run(tmp_path / "run", lines))
+    # ``make_device_lines`` reads at ``TIMES_S``. The temperature starts at 50 degrees and rises by
+    # one each second.
     assert select_points(series, "temperature_c", "1") == [(t_s, 50.0 + t_s) for t_s in TIMES_S]
     # The device holds 1 GiB until training begins at 6 s, then 11 GiB.
     assert select_points(series, "memory_used_bytes", "1")[2:4] == [(4.0, GIB), (6.0, 11 * GIB)]

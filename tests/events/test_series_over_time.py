@@ -38,13 +38,14 @@ def compute_nearest_mean(interval: tuple[int, int], inside: Sequence[tuple[int, 
     """Return the mean that gives each moment the value of its nearest reading."""
     start, end = interval
     total = Fraction(0)
-    for place, (t_ns, value) in enumerate(inside):
+    for index, (t_ns, value) in enumerate(inside):
         # A reading holds from half-way to the one before until half-way to the next one.
-        begin = Fraction(inside[place - 1][0] + t_ns, 2) if place else Fraction(start)
-        right = (
-            Fraction(t_ns + inside[place + 1][0], 2) if place + 1 < len(inside) else Fraction(end)
-        )
-        total += value * (right - begin)
+        holds_from, holds_until = Fraction(start), Fraction(end)
+        if index > 0:
+            holds_from = Fraction(inside[index - 1][0] + t_ns, 2)
+        if index + 1 < len(inside):
+            holds_until = Fraction(t_ns + inside[index + 1][0], 2)
+        total += value * (holds_until - holds_from)
     return float(total / (end - start))
 
 
@@ -52,7 +53,8 @@ def compute_nearest_mean(interval: tuple[int, int], inside: Sequence[tuple[int, 
 def test_mean_weighs_each_moment_by_its_nearest_reading(
     times: list[int], values: list[int], interval: tuple[int, int]
 ) -> None:
-    readings = list(zip(times, values, strict=False))
+    """``times`` are sorted and different; some may be outside of the interval."""
+    readings = list(zip(times, values, strict=False))  # there are more values than times
     inside = [(t, value) for t, value in readings if interval[0] <= t <= interval[1]]
     computed_mean = summarize_readings(interval, readings)
     if not inside:
@@ -99,13 +101,14 @@ def interpolate_counter(
 
 @given(
     times=TIMES,
-    steps=st.lists(st.integers(1, 50), min_size=20, max_size=20),
+    increments=st.lists(st.integers(1, 50), min_size=20, max_size=20),
     edges=st.tuples(st.integers(0, 40), st.integers(41, 100)),
 )
 def test_a_counter_is_interpolated_at_both_edges(
-    times: list[int], steps: list[int], edges: tuple[int, int]
+    times: list[int], increments: list[int], edges: tuple[int, int]
 ) -> None:
-    values = np.cumsum(steps)[: len(times)].tolist()
+    """``times`` are sorted; at each the counter is higher by an increment. ``edges``: interval."""
+    values = np.cumsum(increments)[: len(times)].tolist()
     difference = interpolate_counter(edges, list(zip(times, values, strict=True)))
     if times[0] > edges[0] or times[-1] < edges[1]:  # no reading before or after the interval
         assert difference == Energy(reason=message("counter_not_around"))

@@ -322,13 +322,15 @@ def compute_run_figures(
 
 
 def test_figure_names_are_always_the_same_and_null_has_a_reason(tmp_path: Path) -> None:
-    nothing, rank_events = compute_run_figures(tmp_path, []), make_uneven_ranks()
-    assert set(nothing) < set(FIGURES)  # others belong to single cases
-    assert all(figure.value is None and figure.reason for figure in nothing.values())
-    # A whole run, one without FLOPs, and one that ended early.
-    for ranks in (rank_events, make_uneven_ranks(flops=None), [rank[:5] for rank in rank_events]):
+    figures_without_events = compute_run_figures(tmp_path, [])
+    assert set(figures_without_events) < set(FIGURES)  # others belong to single cases
+    assert all(figure.value is None and figure.reason for figure in figures_without_events.values())
+    whole_run = make_uneven_ranks()
+    run_without_flops = make_uneven_ranks(flops=None)
+    run_that_ended_early = [rank[:5] for rank in make_uneven_ranks()]
+    for ranks in (whole_run, run_without_flops, run_that_ended_early):
         figures = compute_run_figures(tmp_path, ranks)
-        assert figures.keys() == nothing.keys()
+        assert figures.keys() == figures_without_events.keys()
         assert all(
             (figure.value is None) == (figure.reason is not None) for figure in figures.values()
         )
@@ -359,7 +361,6 @@ def test_run_without_measured_steps_gives_the_reason(tmp_path: Path) -> None:
 
 
 def test_rank_without_events_makes_throughputs_null(tmp_path: Path) -> None:
-    (tmp_path / "run").mkdir()
     figures = compute_run_figures(tmp_path, make_uneven_ranks()[:1])  # one of two
     for name in ("train_time", "p_whole", "p_train", "p_core", "token/p/s"):
         assert figures[name].reason == message("no_train_time")
@@ -414,16 +415,22 @@ RANK = st.lists(st.tuples(st.lists(STEP, min_size=1, max_size=4), NS), min_size=
 def test_throughputs_are_ordered_and_spans_add_up(
     tmp_path_factory: pytest.TempPathFactory, ranks: list[Any], gap_ns: int, evaluates: bool
 ) -> None:
-    """Windows of random steps, with a gap around each.
+    """Windows of random steps, with a gap after each.
 
-    ``ranks`` has for each rank its windows: steps (wait, work, samples) and time outside them.
+    Args:
+        ranks: for each rank its windows: the steps (time waiting for data and working, in ns;
+            samples) and the window's time outside of its steps.
+        gap_ns: before the first window and after each window.
+        evaluates: whether each gap is an evaluation.
     """
     events_of_ranks = []
     for windows in ranks:
-        now = first = gap_ns
-        events, phases = [make_event("start", now, pid=1)], iter(["compile", "warmup"])
+        first, now = gap_ns, gap_ns  # times in ns: of the first window, and of what comes next
+        events = [make_event("start", now, pid=1)]
+        phases = iter(["compile", "warmup"])  # of the first two windows
         for steps, idle_ns in windows:
-            start, step_ns = now, [wait + work for wait, work, _ in steps]
+            start = now
+            step_ns = [wait + work for wait, work, _ in steps]
             now += sum(step_ns) + idle_ns
             events.append(
                 make_window(

@@ -39,7 +39,10 @@ Values = dict[tuple[str, int], tuple[float, float]]  # value and time by series 
 
 @pytest.fixture
 def run_dir(tmp_path: Path) -> Path:
-    """Return a finished run of two ranks with a card each, which were read three times."""
+    """Return a finished run of 16 steps on two ranks with a card each, which were read three times.
+
+    Card ``index`` draws 100 W times the seconds of the reading (7, 8 and 9), plus ``index``.
+    """
     lines: list[dict[str, Any]] = [make_start_line(0, 1)]
     for t_s in (7.0, 8.0, 9.0):
         samples = [{"index": index, "power_w": 100.0 * t_s + index} for index in (0, 1)]
@@ -254,6 +257,7 @@ def test_openmetrics_file_has_the_final_values(run_dir: Path, tmp_path: Path) ->
     # The last value of each series, by its number.
     for (name, _), (value, _) in sorted(list_expected(run_dir).items(), key=lambda x: x[0][1]):
         newest[name] = value
+    # The last loss of the run, and the last reading of card 1: 100 W x 9 + 1 W.
     assert samples["trainmark_train_loss", None] == newest["train/loss"] == 0.25
     assert samples["trainmark_sys_gpu_power_watts", "1"] == newest["sys/gpu1/power_watts"] == 901.0
     assert samples["trainmark_eval_F1_score", None] == 0.5

@@ -143,11 +143,11 @@ def test_running_runs_are_followed_until_they_end(
         ranks=[rank[:WARMUP_WINDOW] for rank in make_ranks_with_devices(2)],
     )
     finished_run = write_sampled_run(tmp_path / "whole", telemetry=None)
-    waits: list[int] = []
+    waits_s: list[float] = []
 
-    def wait(_: float) -> None:
-        waits.append(len(backend.list_steps()))
-        if len(waits) == 1:  # the run ends: all lines of its events, and its record
+    def wait(seconds: float) -> None:
+        waits_s.append(seconds)
+        if len(waits_s) == 1:  # the run ends: all lines of its events, and its record
             write_part(live, finished_run, lines=99)  # all lines
             record.write_record(reduce.reduce(live), live)
 
@@ -155,7 +155,7 @@ def test_running_runs_are_followed_until_they_end(
         followed_runs = list(FollowedRuns([live, run_dir], [TARGET], wait).iterate_done())
     assert [item.run_dir for item in followed_runs] == [run_dir, live]
     assert [item.num_steps for item in followed_runs] == [16, 16]
-    assert len(waits) == 1  # it ended during the first pause
+    assert len(waits_s) == 1  # it ended during the first pause
 
 
 def test_job_is_running_until_all_nodes_have_ended(tmp_path: Path) -> None:
@@ -174,6 +174,7 @@ def test_python_api_follows_a_run(
 ) -> None:
     backend = KeptRun()
     monkeypatch.setattr(following_module, "load_backend", lambda _: backend.open)
+    # The package of W&B need not be installed.
     monkeypatch.setattr("trainmark.api.require_backends", lambda *_, **__: None)
     # The runs of a folder and its subfolders.
     (done,) = trainmark.follow(tmp_path, to="wandb=team/project")

@@ -40,7 +40,11 @@ UNIX_NS = 1_000_000_000_000_000_000  # of the launch of ``fakes.launch_event``, 
 
 
 def read_points(run_dir: Path) -> list[Point]:
-    """Return all points of a run that has ended."""
+    """Return all points of a run that has ended.
+
+    A point has the values of a step, an evaluation or a reading (the point's ``axis``), its
+    ``number`` on this axis, and its time.
+    """
     reader = RunReader(read_plan(run_dir), run_dir)
     return [point for points in reader.iterate_new() for point in points] + reader.take_rest()
 
@@ -90,15 +94,15 @@ def test_values_of_a_window_are_at_its_last_step(tmp_path: Path) -> None:
     assert [step.number for step in steps if "perf/tokens_per_second" in step.values] == [1, 3, 16]
     assert steps[-1].values == {
         "train/loss": 0.25,
-        "train/samples": 2048.0,
-        "train/epoch": 0.25,
+        "train/samples": 2048.0,  # 16 steps of 64 samples on each rank
+        "train/epoch": 0.25,  # 16 of the 64 steps of an epoch
         "perf/step_time_seconds": 0.125,
-        "perf/samples_per_second": 1024.0,
-        "perf/tokens_per_second": 16_000.0,
+        "perf/samples_per_second": 1024.0,  # 2 x 64 in 0.125 s
+        "perf/tokens_per_second": 16_000.0,  # 2 x 13,000 in 13 x 0.125 s
         "perf/tokens_per_second_per_device": 8_000.0,
-        "perf/model_tflops_per_second_per_device": 0.008,
-        "perf/mfu": 25.0,
-        "perf/data_wait_percent": 12.5,
+        "perf/model_tflops_per_second_per_device": 0.008,  # 13e9 in 13 x 0.125 s
+        "perf/mfu": 25.0,  # 0.008 of 0.032 TFLOP/s
+        "perf/data_wait_percent": 12.5,  # an eighth of each step
         "memory/used_gib": 3.0,  # of the rank that uses most
     }
 

@@ -21,6 +21,7 @@ FORMS = {"perflog": (render_perflog, "[PerfLog] "), "mlperf": (render_mlperf_log
 
 @pytest.fixture
 def run(tmp_path):
+    """Return the record of a run of two ranks and its folder."""
     return write_two_ranks(tmp_path / "run")
 
 
@@ -56,7 +57,7 @@ def test_a_resumed_run_is_other_work_and_has_no_mlperf_log(run):
     assert render_perflog(resumed_record, folder) == render_perflog(record, folder)
 
 
-def test_the_importer_finds_the_same_figures(run, tmp_path):
+def test_importer_reads_the_same_figures_from_exported_files(run, tmp_path):
     record, folder = run
     (tmp_path / "perflog.log").write_text(render_perflog(record, folder), encoding="ascii")
     (tmp_path / "mlperf.log").write_text(render_mlperf_log(record, folder), encoding="ascii")
@@ -86,12 +87,13 @@ def test_the_importer_finds_the_same_figures(run, tmp_path):
 @pytest.mark.parametrize("events", [5, 7])  # 5: after the first window; 7: in the second epoch
 def test_interrupted_run_has_no_totals_and_is_aborted(events, tmp_path):
     run = write_two_ranks(tmp_path / "run", ends_after=events)
-    assert not run[0].passed
+    record, _ = run
+    assert not record.passed
     assert "FINISHED" not in {item["event"] for item in read_log_events("perflog", run)}
     # MLPerf's last event says so; the samples until then are counted.
     *_, last = read_log_events("mlperf", run)
     assert (last["key"], last["metadata"]["status"]) == ("run_stop", "aborted")
-    assert last["metadata"]["samples_count"] == run[0].counts.samples
+    assert last["metadata"]["samples_count"] == record.counts.samples
 
 
 def test_a_record_without_its_events_is_refused(run, tmp_path):
@@ -106,10 +108,11 @@ def test_on_several_nodes_times_are_those_of_the_first_nodes_clock(run):
     write_events(folder / name_node_file(0), [node, make_event("finished", 12 * 10**9)])
     first = read_log_events("perflog", run)[0]
     assert first["metadata"]["file"] == name_node_file(0)
-    assert first["metadata"]["time_ms"] == 10**12 + 5_000
+    assert first["metadata"]["time_ms"] == 10**12 + 5_000  # the node's begin, in ms
 
 
 def test_public_checker_misses_only_the_keys_of_a_submission(run, tmp_path):
+    """MLPerf's own checker of logs, with the rules of two versions of MLPerf."""
     path = tmp_path / "result_0.txt"
     path.write_text(render_mlperf_log(*run), encoding="utf-8")
     # The limit of the start-up, which ends with init_stop, is that of a division.

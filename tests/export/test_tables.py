@@ -69,7 +69,8 @@ def test_text_formats_match_their_golden_files():
 
 
 def test_parquet_has_the_rows_of_the_table_with_their_types(run, tmp_path):
-    records = [run[0], run[0].model_copy(update={"run_id": "second"})]
+    record, _ = run
+    records = [record, record.model_copy(update={"run_id": "second"})]
     write_parquet(records, tmp_path / "a.parquet")
     read_back = pq.read_table(tmp_path / "a.parquet")
     names, rows = build_record_table(records)
@@ -96,15 +97,16 @@ def test_text_is_printed_or_replaces_a_file_atomically(form, run, cli, tmp_path)
 
 
 def test_impossible_export_is_refused_with_the_reason(run, cli, tmp_path):
+    _, folder = run
+    _, other_folder = write_two_ranks(tmp_path / "other", run_id="other")
     (tmp_path / "file").touch()  # nothing can be written below a file
-    _, other = write_two_ranks(tmp_path / "other", run_id="other")
     for form, args, reported in (
         ("parquet", (), "-o FILE"),  # it cannot be printed
         ("csv", ("-o", tmp_path / "file" / "x"), "cannot write"),
         ("parquet", ("-o", tmp_path / "file" / "x"), "cannot write"),
-        ("perflog", (other,), "2 runs do not fit into one log"),
-        ("csv", (run[1],), "the same run is given twice"),
+        ("perflog", (other_folder,), "2 runs do not fit into one log"),
+        ("csv", (folder,), "the same run is given twice"),
     ):
-        code, out, err = cli("export", run[1], *args, "--to", form)
+        code, out, err = cli("export", folder, *args, "--to", form)
         assert (code, out) == (2, "")
         assert reported in err

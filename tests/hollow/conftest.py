@@ -26,7 +26,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def _hollow_card() -> None:
-    """Skip all tests without the card; fail if it should be there, but torch runs on another."""
+    """Skip all tests without the hollow card, libraries that simulate a card and compute nothing.
+
+    Fail if it should be there, but torch uses other libraries.
+    """
     if hollow_card.load_runtime() is not None:
         return
     if "HOLLOW_DEVICE_NODES" in os.environ:  # set by on_card.sh

@@ -29,6 +29,7 @@ def list_kernels_of_step(device, generated, name, fields: dict[str, Any]) -> set
 
 @pytest.mark.parametrize("row", TABLE, ids=lambda row: f"{row.case}-{row.fields.get('dropout')}")
 def test_attention_runs_documented_kernel(row, device, generated):
+    """A row of ``TABLE`` is a case, fields of its recipe, and a function that names the kernel."""
     for precision in IN_32_BITS + IN_16_BITS:
         fields = {"precision": precision} | row.fields
         expected = row.kernel(precision, torch.__version__)  # None: the card cannot run the step

@@ -34,6 +34,7 @@ os._exit(0)
 
 
 def test_nvml_reads_the_card_through_pynvml():
+    """The numbers are constants of the simulated card, which stand in ``card/``."""
     monitor = nvml.NvmlMonitor()
     assert monitor.name == "nvml 13.580.0"
     (sample,) = monitor.read()
@@ -52,6 +53,7 @@ def test_driver_and_nvml_name_the_same_card():
     context_bytes = 530 * MIB  # that the card takes for each process that uses it
     allocated = torch.empty(GIB, dtype=torch.uint8, device="cuda")
     used = torch.cuda.memory_reserved()
+    # The simulated card has 143,771 MiB.
     assert nvml.read_free_bytes(card) == 143771 * MIB - context_bytes - used
     del allocated  # it had to live until here
 

@@ -68,6 +68,7 @@ def test_parts_of_the_device_contract_that_need_no_arithmetic_hold(call):
 
 
 def test_ceilings_say_that_nothing_was_computed(call):
+    """The simulated card launches matmuls, but computes no product."""
     code, output = call("trainmark", "ceilings", "--device", "nvidia", "--budget-s", 0.01, "--json")
     assert code == 1  # some results are wrong
     measurements = json.loads(output)["ranks"][0]["measurements"]

@@ -13,6 +13,10 @@ def load_data(context):
 
 
 def build(context, data):
+    """Return a job whose function ``recipe.broken`` raises, or that has no ``steps_per_epoch``.
+
+    Other names of ``recipe.broken`` belong to this function or to the case's other modules.
+    """
     recipe = context.recipe
     raise_if_broken(recipe, "build")
     job = BrokenJob(context, data)
