@@ -185,25 +185,25 @@ def _get_measured_link(rounds: list[PairRound]) -> tuple[int, int]:
 SCENARIOS = (
     Scenario("no fault", lambda *_: Faults(), _name_faults),
     Scenario(
-        "no fault, 1 in 200 measurements slowed by 20%",
+        "no fault, but 1 in 200 measurements is 20% slower",
         lambda *_: Faults(disturbed=0.005),
         _name_faults,
     ),
-    Scenario("one node 5% slower", lambda *_: Faults(nodes={17: 0.05}), _name_faults),
+    Scenario("one node is 5% slower", lambda *_: Faults(nodes={17: 0.05}), _name_faults),
     Scenario(
-        "one measured link 20% slower",
+        "one measured link is 20% slower",
         lambda _, rounds: Faults(links={_get_measured_link(rounds): 0.2}),
         _name_faults,
     ),
     Scenario(
-        "three nodes slower by 6%, 8% and 10%, two of them paired",
+        "three nodes are 6%, 8% and 10% slower; two of them form a pair",
         lambda _, rounds: Faults(
             nodes={rounds[0][0][0]: 0.06, rounds[0][0][1]: 0.08, rounds[0][1][0]: 0.1}
         ),
         _name_faults,
     ),
     Scenario(
-        "network of one node 6% slower",
+        "the network of one node is 6% slower",
         lambda *_: Faults(networks={17: 0.06}),
         lambda faults: Named(dict.fromkeys(faults.networks, Cause.NETWORK), set(), set()),
     ),
