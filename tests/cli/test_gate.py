@@ -67,7 +67,9 @@ def test_junit_report_is_written_for_a_pipeline(cli_unverified: Call) -> None:
 
 
 @pytest.mark.parametrize("args", [["--baseline", "runs/good"], ["--history", "runs"]])
-def test_record_without_evidence_is_refused_unless_allowed(cli: Call, args: list[str]) -> None:
+def test_record_without_evidence_is_refused_naming_the_option_that_accepts_it(
+    cli: Call, args: list[str]
+) -> None:
     write_run_record("good", rate=100.0)
     code, out, err = cli("gate", "runs/good", *args)
     assert (code, out) == (2, "")
@@ -143,6 +145,5 @@ def test_the_pipeline_of_the_documentation_works(cli_unverified: Call, page: str
     # The page's baseline is a bundle, which does not exist here.
     args = [word.replace("ci/first.trainmark.zip", "runs/first") for word in steps[1]]
     assert cli_unverified(*args[1:])[0] == 0
-    assert (
-        Path("gate.xml").read_text(encoding="utf-8").count("<testcase") == 4
-    )  # one for each figure
+    # One for each of the four figures that the gate judges.
+    assert Path("gate.xml").read_text(encoding="utf-8").count("<testcase") == 4

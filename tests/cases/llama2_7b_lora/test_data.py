@@ -115,7 +115,7 @@ def read_fault(folder, file="train.json"):
 def test_a_wrong_row_is_named(tmp_path, text, expected):
     (tmp_path / "train.json").write_text(text, encoding="utf-8")
     what, where = read_fault(tmp_path)
-    # ``expected``: the begin of the error, and its place.
+    # ``expected``: the beginning of the error, and its place.
     assert (what[: len(expected[0])], where) == expected
 
 

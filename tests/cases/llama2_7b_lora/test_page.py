@@ -77,7 +77,8 @@ def test_the_page_has_the_published_columns() -> None:
     english, chinese = (render_markdown([make_record()], lang) for lang in ("en", "zh"))
     table = read_section(english, "Performance")
     assert table[0] == ("| configuration | fix_hp | token/p/s | loss | mem | acc(MMLU) | MFU |")
-    # Changed hyperparameters ("/": none), tokens/s, accuracy of the run and its target, and MFU.
+    # Changed hyperparameters ("/": none), tokens/s, accuracy of the run and its target, and MFU,
+    # as ``make_record`` has them.
     cells = [cell.strip() for cell in table[2].strip("|").split("|")]
     assert (cells[1], cells[2], cells[5], cells[6]) == ("/", "4017.0", "0.43/0.91", "35.1%")
     assert read_section(chinese, "性能指标")[0].startswith("| 配置 | fix_hp | token/p/s | loss |")

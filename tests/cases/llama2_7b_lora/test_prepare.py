@@ -51,6 +51,7 @@ def test_missing_parts_are_reported_with_the_recipes_they_exclude(raw, tmp_path)
     assert progress_lines[0].startswith("no safetensors in the model folder: this data only works")
     assert progress_lines[1].startswith("no MMLU found: this data only works")
     data.check(tmp_path / "out", dataclasses.replace(TINY, init="random", mmlu_mode="off"))
+    # MMLU has 57 subjects, each with a file of examples (dev) and of questions (test).
     with pytest.raises(DataError, match="missing files: 114 of 114"):
         data.check(tmp_path / "out", dataclasses.replace(TINY, init="random"))
 
