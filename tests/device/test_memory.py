@@ -46,7 +46,10 @@ def memory_readings(vendor):
 
 
 def test_allocator_peak_is_the_most_memory_held(memory_readings):
-    """Held were 0, 64, then 32 and at last 96 MiB, each rounded up by at most ``ROUNDED``."""
+    """The readings are taken with 0, 64, 32 and 96 MiB allocated.
+
+    The allocator rounds each allocation up, by at most ``ROUNDED`` bytes.
+    """
     peaks = [item["allocator_peak_bytes"] for item in memory_readings]
     if peaks[0] is None:
         assert peaks == [None] * 4

@@ -22,11 +22,11 @@ ATTEMPTS = 7  # the best counts: another program may have the host for a moment
 
 
 def prepare_long_work(device: Device) -> tuple[Callable[[], Any], int]:
-    """Return a product and how many of them take at least ``WORK_NS``, mostly after their launch.
+    """Return a function that queues a matrix product, and how many calls of it to time.
 
-    The size is chosen by the host's clock, with a number read back at the end: the device's clock
-    is what is tested. Where launching takes as long as the work, marks of the host's time would
-    be right by chance.
+    So many products take the device at least ``WORK_NS``, most of it after the host has queued
+    them: if queueing took as long as the work, marks of the host's time would be right by chance.
+    The host's clock measures this, until a number is read back, as the device's clock is tested.
     """
     for size in (16, 64, 256, 1024, 4096, 8192):
         square = device.place(torch.rand(size, size) / size)

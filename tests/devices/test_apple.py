@@ -19,7 +19,7 @@ RECORDED = Path(__file__).parent / "recorded" / "powermetrics"
 
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """Let this be a Mac whose tools are in the returned folder, and its user not root."""
+    """Simulate a Mac with an M3 Max and a user who is not root; return the folder of its tools."""
     mac = SimpleNamespace(machine=lambda: "arm64", mac_ver=lambda: ("15.5", ("", "", ""), "arm64"))
     monkeypatch.setattr(apple, "platform", mac)
     monkeypatch.setattr(apple, "sys", SimpleNamespace(platform="darwin"))

@@ -52,6 +52,7 @@ def test_all_cards_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monitor = NvmlMonitor()
     assert monitor.name == "nvml 13.580.65.06"
     first, second = monitor.read()
+    # The first card has the default values of ``FakeCard``.
     assert first.known_fields() == {
         "index": 0,
         "name": H100,

@@ -60,6 +60,7 @@ def test_every_figure_has_source_date_and_evidence() -> None:
         for figure in row.keys() - OWN_KEYS:
             provenance = peaks.get_provenance(data, row, figure)
             assert provenance["source"]
+            # The data set has one date; corrected figures have that of their correction.
             corrected = (row["accelerator"], figure) in CORRECTED
             assert provenance["date"] == ("2026-11-28" if corrected else "2026-11-20")
             assert provenance["evidence"] in {"A", "B", "C", "unverified"}

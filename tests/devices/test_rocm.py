@@ -137,7 +137,7 @@ def test_both_runtimes_hide_devices(
 def test_integrated_graphics_beside_another_torch_are_not_reported_as_unused(
     two_mi100: Path, monkeypatch: pytest.MonkeyPatch, metrics: bytes | None, is_reported: bool
 ) -> None:
-    """The version of the metrics distinguishes them from cards and from the MI300A."""
+    """The version in ``gpu_metrics`` tells integrated graphics from cards and from the MI300A."""
     bus = two_mi100 / "root/sys/bus/pci/devices"
     for address in ("0000:83:00.0", "0000:a3:00.0"):
         if metrics is not None:
@@ -187,6 +187,7 @@ def test_tool_is_asked_for_names_once(machine: Path) -> None:
     )
     monitor = Amd().monitor()
     assert monitor.name == "amd-smi"
+    # The values are those of the two recorded outputs.
     first, second = monitor.read()
     assert (first.name, first.uuid) == ("AMD Instinct MI300X", "4d5e6f708192a3b4 0000:83:00.0")
     assert (first.energy_j, first.throttle_reasons) == (12345678.901, ())

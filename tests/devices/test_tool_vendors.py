@@ -127,10 +127,11 @@ def bare_machine(machine: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def install_vendor(
     monkeypatch: pytest.MonkeyPatch, build: TorchBuild | None, *packages: str
 ) -> None:
-    """Have the installed torch be this build, with these packages beside it; None: no torch."""
+    """Simulate that this build of torch and these packages are installed; None: no torch."""
     for module in (nvidia, torch_vendor):
         monkeypatch.setattr(module, "read_torch_build", lambda: build)
-    monkeypatch.setattr(torch_vendor, "find_spec", lambda name: name in packages or None)
+    # Vendors only compare the result with None.
+    monkeypatch.setattr(torch_vendor, "find_spec", lambda name: name if name in packages else None)
 
 
 @pytest.fixture
@@ -215,7 +216,9 @@ def test_cuda_variable_counts_the_devices_that_kunlunxins_own_variable_leaves(
         (None, "2", []),  # there are only 0 and 1
     ):
         for name, value in (("XPU_VISIBLE_DEVICES", xpu_variable), ("CUDA_VISIBLE_DEVICES", cuda)):
-            monkeypatch.setenv(name, value) if value else monkeypatch.delenv(name, raising=False)
+            monkeypatch.delenv(name, raising=False)
+            if value is not None:
+                monkeypatch.setenv(name, value)
         assert Kunlunxin().list_visible() == visible_devices
 
 

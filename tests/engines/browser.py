@@ -47,7 +47,7 @@ _UNREACHED = """() => window.controls.filter(e => !e.hasAttribute('data-reached'
 
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Browser]:
-    """Give the session's Chromium; skip where it or its driver is missing."""
+    """Yield the session's Chromium; skip the tests if it or its driver is missing."""
     pytest.importorskip("playwright", reason="no playwright here (make test-engines)")
     if find_program() is None:
         pytest.skip("no chromium here (make test-engines)")
@@ -108,7 +108,7 @@ class Visit:
         self.page.goto(full_address, wait_until="load")
         return self
 
-    def overflow(self) -> list[str]:
+    def list_overflowing_elements(self) -> list[str]:
         """Return the elements that reach beyond the page's right edge."""
         return self.page.evaluate(
             """() => {
@@ -124,7 +124,7 @@ class Visit:
             }"""
         )
 
-    def barriers(self) -> list[str]:
+    def list_barriers(self) -> list[str]:
         """Return barriers to people with disabilities: what axe finds against WCAG 2 A and AA."""
         from axe_playwright_python.sync_playwright import Axe
 
@@ -155,20 +155,6 @@ class Visit:
             if not focused["marked"]:
                 unmarked.append(focused["html"])
         return self.page.evaluate(_UNREACHED), unmarked
-
-    def attacked(self) -> list[str]:
-        """Return the traces of a text that became markup or was executed.
-
-        Texts of attacks set ``window.attacked``, or have attributes that run a script.
-        """
-        return self.page.evaluate(
-            """() => [
-                ...(window.attacked === undefined ? [] : ['a script ran']),
-                ...[...document.querySelectorAll('*')].filter(e => [...e.attributes].some(
-                    a => a.name.startsWith('on') || /^\\s*javascript:/i.test(a.value)
-                )).map(e => e.outerHTML.slice(0, 200)),
-            ]"""
-        )
 
 
 @pytest.fixture

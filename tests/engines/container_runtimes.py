@@ -58,7 +58,7 @@ class Rootless:
         ids = (f"--reuid={user.pw_uid}", f"--regid={user.pw_gid}", "--clear-groups")
         return ("setpriv", *ids)
 
-    def ask(
+    def run_command(
         self, *words: str, input_bytes: bytes | None = None
     ) -> subprocess.CompletedProcess[bytes]:
         """Run a command as the user."""
@@ -71,18 +71,18 @@ class Rootless:
             check=False,
         )
 
-    def own(self, path: Path) -> Path:
+    def give_to_user(self, path: Path) -> Path:
         """Give a file to the user."""
         if os.getuid() == 0:  # any other user already owns what it writes
             user = pwd.getpwnam("nobody")
             os.chown(path, user.pw_uid, user.pw_gid)
         return path
 
-    def own_folder(self, name: str) -> Path:
+    def make_folder(self, name: str) -> Path:
         """Return a new folder of the user."""
         path = self.folder / name
         path.mkdir()
-        return self.own(path)
+        return self.give_to_user(path)
 
     def write_cluster_file(
         self, path: Path, *, environment: dict[str, str], mounts: list[str], **container: object
@@ -120,7 +120,9 @@ class Rootless:
     def list_program_mounts(self) -> list[str]:
         """Return the mounts with this machine's programs, as far as the user may read them."""
         folders = sorted({*_FOLDERS, str(SOURCES.parent), sys.prefix, sys.base_prefix})
-        readable = [folder for folder in folders if self.ask("test", "-r", folder).returncode == 0]
+        readable = [
+            folder for folder in folders if self.run_command("test", "-r", folder).returncode == 0
+        ]
         return [f"{folder}:{folder}:ro" for folder in readable]
 
 
@@ -177,7 +179,7 @@ def set_up_runtime(name: str) -> Iterator[Rootless | str]:
     try:
         for path in (folder, folder / "run"):
             path.mkdir(exist_ok=True)
-            user.own(path).chmod(0o700)
+            user.give_to_user(path).chmod(0o700)
         user.variables = _build_environment(folder)
         with _start_daemon(folder) if name == "docker" else nullcontext():
             fault = _set_up_image(user)
@@ -218,18 +220,18 @@ def _set_up_image(user: Rootless) -> str | None:
     Returns:
         None: containers run.
     """
-    imported = user.ask(user.runtime, "import", "-", IMAGE, input_bytes=_build_image())
+    imported = user.run_command(user.runtime, "import", "-", IMAGE, input_bytes=_build_image())
     if imported.returncode:
         return f"import: {imported.stderr.decode().strip()}"
     mounts = [f"--volume={mount}" for mount in user.list_program_mounts()]
     start = (user.runtime, "run", "--rm", "--network=host", "--env=PYTHONPATH", *mounts, IMAGE)
-    ran = user.ask(*start, "/usr/bin/true")
+    ran = user.run_command(*start, "/usr/bin/true")
     if ran.returncode:
         return f"run: {ran.stderr.decode().strip()}"
     for python in (sys.executable, "/usr/bin/python{}.{}".format(*sys.version_info[:2])):
         # By the user itself, which starts the launcher, and in a container, for the ranks.
         probes = [(*prefix, python, "-c", _IMPORTS) for prefix in ((), start)]
-        if all(user.ask(*words).returncode == 0 for words in probes):
+        if all(user.run_command(*words).returncode == 0 for words in probes):
             user.python = python
             return None
     return "no interpreter with torch that a user without rights may start"

@@ -41,7 +41,7 @@ class _Quiet(http.server.SimpleHTTPRequestHandler):
 
 @contextmanager
 def serve_plain_files(folder: Path) -> Iterator[str]:
-    """Hand out a folder's files as any web host does; give the address."""
+    """Serve a folder's files as any web host does; yield the address."""
     handler = functools.partial(_Quiet, directory=str(folder))
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as host:
         thread = threading.Thread(target=host.serve_forever)

@@ -104,7 +104,7 @@ class Hosts:
         hub = "ip link add hub type bridge; ip addr add 10.0.0.1/24 dev hub; ip link set hub up"
         self.login = Namespace(script=hub)
         self.nodes = [self._make_node(number) for number in range(self.count)]
-        self.trust()
+        self.write_known_hosts()
 
     def get_address(self, number: int) -> str:
         return f"10.0.0.{number + 2}"
@@ -144,22 +144,22 @@ class Hosts:
         subprocess.run(node.enter_namespace("ip", "link", "set", "eth0", "up"), check=True)
         return node
 
-    def trust(self) -> None:
-        """Make the hosts' keys known."""
+    def write_known_hosts(self) -> None:
+        """Write the file by which ssh accepts the nodes' keys."""
         lines = [
             f"{self.get_address(number)} {(self.folder / f'host{number}.pub').read_text()}"
             for number in range(self.count)
         ]
         (self.folder / "known_hosts").write_text("".join(lines))
 
-    def link(self, number: int, state: str) -> None:
+    def set_link(self, number: int, state: str) -> None:
         """Set a node's link ``up`` or ``down``."""
         subprocess.run(
             self.login.enter_namespace("ip", "link", "set", f"port{number}", state), check=True
         )
 
     def is_reachable(self, number: int) -> bool:
-        """Tell whether the login machine reaches a node's sshd."""
+        """Return whether the login machine reaches a node's sshd."""
         text = f"import socket; socket.create_connection(('{self.get_address(number)}', 22), 2)"
         args = self.login.enter_namespace(sys.executable, "-c", text)
         return subprocess.run(args, capture_output=True, check=False).returncode == 0

@@ -40,10 +40,10 @@ def work(user, request):
 
     A rank of the case ``faulty`` writes to ``fifo`` when it reaches its fault.
     """
-    folder = user.own_folder(request.node.name.partition("[")[0])
+    folder = user.make_folder(request.node.name.partition("[")[0])
     for name in ("fifo", "go"):
         os.mkfifo(folder / name)
-        user.own(folder / name)
+        user.give_to_user(folder / name)
     return folder
 
 
@@ -80,7 +80,7 @@ def run(user, work, start_run):
 
 
 def list_containers(user):
-    return user.ask(user.runtime, "ps", "--quiet").stdout.split()
+    return user.run_command(user.runtime, "ps", "--quiet").stdout.split()
 
 
 @BOTH_RUNTIMES
@@ -95,9 +95,11 @@ def test_distilbert_trains_in_a_container(run, user):
     assert (recorded["container"], recorded["container_image"]) == (user.runtime, IMAGE)
     # Docker has no digest of an image that was never in a registry, but its id.
     digest, part = ("{{.Digest}}", "Client") if user.runtime == "podman" else ("{{.Id}}", "Server")
-    known = user.ask(user.runtime, "image", "inspect", "--format", digest, IMAGE).stdout
+    known = user.run_command(user.runtime, "image", "inspect", "--format", digest, IMAGE).stdout
     assert recorded["container_digest"].rpartition("@")[2] == known.decode().strip()
-    version = user.ask(user.runtime, "version", "--format", f"{{{{.{part}.Version}}}}").stdout
+    version = user.run_command(
+        user.runtime, "version", "--format", f"{{{{.{part}.Version}}}}"
+    ).stdout
     assert recorded["container_version"] == version.decode().strip()
     assert list_containers(user) == []
     assert [state["phase"] for state in read_job_states(run_dir)] == ["running", "ended"]
@@ -119,10 +121,10 @@ def test_container_ends_if_its_launcher_is_killed(run, user, work, trainmark):
     wait_for_fault(work / "fifo")
     (container,) = list_containers(user)
     process.kill()
-    user.ask(user.runtime, "wait", container.decode())
+    user.run_command(user.runtime, "wait", container.decode())
     assert list_containers(user) == []
     # Another process writes the record of what was left.
-    attached = user.ask(user.python, "-m", "trainmark", "run", "--attach", str(run_dir))
+    attached = user.run_command(user.python, "-m", "trainmark", "run", "--attach", str(run_dir))
     assert attached.returncode == 1, attached.stderr
     # ``failed``: the node in the container ended without reporting its end, and counts as lost.
     assert read_checked_record(run_dir).status in ("interrupted", "failed")

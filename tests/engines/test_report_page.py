@@ -46,7 +46,7 @@ def test_page_fits_every_width(pages, visit, name):
     window = visit(file_home(pages[name])).open("")  # the home is the page itself
     for width in WIDTHS:
         window.page.set_viewport_size({"width": width, "height": 900})
-        assert window.overflow() == [], width
+        assert window.list_overflowing_elements() == [], width
 
 
 def choose_option(window, name, value):
@@ -60,9 +60,9 @@ def choose_option(window, name, value):
 def test_axe_finds_no_accessibility_violation(pages, visit, name, dark, lang):
     window = visit(file_home(pages[name]), dark=dark).open("")
     choose_option(window, "lang", lang)
-    assert window.barriers() == []
+    assert window.list_barriers() == []
     unfold(window)  # axe does not see what is folded
-    assert window.barriers() == []
+    assert window.list_barriers() == []
 
 
 @pytest.mark.parametrize("scripts", [True, False], ids=["scripts", "no-scripts"])

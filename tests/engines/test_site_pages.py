@@ -80,7 +80,7 @@ def wait_for_rows(window, count):
 @pytest.mark.parametrize("name", PAGES)
 def test_axe_finds_no_accessibility_violation(open_page, name, dark, lang):
     window = open_page(PAGES[name] if lang == "en" else f"/{lang}{PAGES[name]}", dark=dark)
-    assert window.barriers() == []
+    assert window.list_barriers() == []
     assert window.page.locator("html").get_attribute("lang").startswith(lang)
     if lang == "zh":
         assert CJK.search(window.page.locator("main").inner_text())
@@ -91,7 +91,7 @@ def test_pages_fit_every_width(open_page, name):
     window = open_page(PAGES[name])
     for width in WIDTHS:
         window.page.set_viewport_size({"width": width, "height": 900})
-        assert window.overflow() == [], width
+        assert window.list_overflowing_elements() == [], width
 
 
 def test_filters_are_part_of_the_address_and_survive_going_back(site, open_page):
@@ -132,6 +132,7 @@ def test_filter_without_matches_explains_why(open_page):
     # Filters that match nothing: values out of range, a column that does not exist, a text where a
     # number is needed, a value that no run has.
     assert filter_rows("p_core>5000000") == 0
+    # The slowest and the fastest of the made-up runs.
     assert "p_core is between 401 and 2,048 samples/s" in why.inner_text()
     assert filter_rows("p_corr>5000") == 0
     assert "has no column p_corr" in why.inner_text()
@@ -245,5 +246,5 @@ def test_static_site_is_readable_and_searchable(runs, visit, tmp_path):
         assert window.page.locator("figure.chart .drawing svg").first.is_visible()
         window.page.locator("header a[hreflang=zh-Hans]").click()
         window.page.wait_for_url("**/zh/runs/two-ranks.html")
-        assert window.overflow() == []
+        assert window.list_overflowing_elements() == []
         window.page.close()  # otherwise the icon might be requested after the host has ended

@@ -106,7 +106,7 @@ def test_ctrl_c_ends_all_nodes(run, fifo):
 def test_lost_connection_ends_both_sides_and_names_the_node(run, hosts, fifo):
     process, run_dir = run("fault=wait", "fault_rank=0")
     wait_for_fault(fifo)
-    hosts.link(1, "down")
+    hosts.set_link(1, "down")
     code, _, err = wait_for_end(process)
     record = read_checked_record(run_dir)
     assert (code, record.status) == (1, "failed")
@@ -121,7 +121,7 @@ def test_lost_connection_ends_both_sides_and_names_the_node(run, hosts, fifo):
         patience_s=90,
     )
     # For the next test.
-    hosts.link(1, "up")
+    hosts.set_link(1, "up")
     wait_until(lambda: hosts.is_reachable(1), "the link")
 
 
