@@ -166,7 +166,7 @@ def test_missing_backend_function_is_named(torch: Any, fault: str) -> None:
 
 
 def test_device_that_does_not_compute_is_refused_first() -> None:
-    torch = make_torch(SimpleNamespace())
+    torch = make_torch(SimpleNamespace())  # functions that report memory are missing, too
     torch.zeros = make_failing_call("no kernel image is available")
     with pytest.raises(EnvironmentFault) as refused:
         open_backend(torch)

@@ -130,7 +130,7 @@ def test_cpu_device_reports_times_flags_and_memory() -> None:
     torch.set_float32_matmul_precision(precision_before)
 
 
-def test_the_best_product_gives_the_matmul_rate(sync_device: SyncDevice) -> None:
+def test_fastest_product_gives_the_matmul_rate(sync_device: SyncDevice) -> None:
     durations = cycle([10, 4, 5])  # ns, of the products
     marks: list[int] = []
 

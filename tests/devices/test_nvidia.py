@@ -29,6 +29,7 @@ UUID_OF_CARD, UUID_OF_SLICE = bytes(range(16)), bytes(range(16, 32))
 
 
 def test_devices_are_those_visible_to_the_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Name, bus address and UUID of a whole card, and of a slice of a card that MIG partitions.
     library = make_cuda_library(
         (H100, b"00000000:C1:00.0", UUID_OF_CARD),
         (f"{H100} MIG 1g", b"0000:41:00.0", UUID_OF_SLICE),

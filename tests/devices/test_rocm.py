@@ -108,6 +108,7 @@ def test_both_runtimes_hide_devices(
     variables: dict[str, str],
     visible_devices: list[int],
 ) -> None:
+    """The runtimes are HIP and, below it, ROCR. HIP reads CUDA_VISIBLE_DEVICES as a second name."""
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     vendor = Amd()

@@ -66,7 +66,7 @@ def test_axe_finds_no_accessibility_violation(pages, visit, name, dark, lang):
 
 
 @pytest.mark.parametrize("scripts", [True, False], ids=["scripts", "no-scripts"])
-def test_language_and_theme_are_switched(pages, visit, scripts):
+def test_language_is_switched_with_and_without_scripts(pages, visit, scripts):
     window = visit(file_home(pages[RUNS[0]]), java_script_enabled=scripts).open("")
     heading = window.page.locator(".sentence:visible")
     english = heading.inner_text()
@@ -126,7 +126,7 @@ def test_table_wider_than_the_screen_shows_that_it_scrolls(pages, visit):
 
 
 @pytest.mark.parametrize("scripts", [True, False], ids=["scripts", "no-scripts"])
-def test_all_trust_reasons_are_reachable_from_the_first(pages, visit, scripts):
+def test_all_trust_reasons_are_reachable_from_the_first_screen(pages, visit, scripts):
     window = visit(file_home(pages["eight-ranks"]), java_script_enabled=scripts).open("")
     reasons = window.page.locator(".doubts:visible li:visible")
     assert reasons.count() == 0

@@ -94,7 +94,7 @@ def test_pages_fit_every_width(open_page, name):
         assert window.list_overflowing_elements() == [], width
 
 
-def test_filters_are_part_of_the_address_and_survive_going_back(site, open_page):
+def test_filters_are_part_of_the_address_and_can_be_cleared(site, open_page):
     window = open_page("/")
     num_all_runs = find_visible_rows(window).count()
     window.page.select_option("select[name=precision]", "bf16")

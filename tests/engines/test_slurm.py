@@ -166,6 +166,7 @@ def test_a_detached_job_is_cancelled_later(idle_cluster, trainmark, tmp_path, fi
     cancelled = trainmark("run", "--attach", "run", "--cancel")
     record = read_checked_record(tmp_path / "run")
     assert (cancelled.returncode, record.status) == (1, "interrupted")
+    # As any job that is cancelled.
     assert read_job_states(tmp_path / "run")[-1]["phase"] == "lost"
 
 

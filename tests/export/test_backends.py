@@ -184,7 +184,10 @@ def read_wandb_file(path: Path) -> Iterator[bytes]:
     # A file header of 7 bytes; blocks of 32 KiB; in them parts of records, each with a header
     # of 7 bytes: checksum, size and kind. A rest of a block that fits no header is padding.
     header_bytes = 7
-    data, block_bytes, position, record_part = path.read_bytes(), 1 << 15, header_bytes, b""
+    block_bytes = 1 << 15
+    data = path.read_bytes()
+    position = header_bytes
+    record_part = b""
     while position + header_bytes <= len(data):
         remaining_bytes = block_bytes - position % block_bytes
         if remaining_bytes < header_bytes:
@@ -278,7 +281,7 @@ def test_openmetrics_file_has_the_final_values(run_dir: Path, tmp_path: Path) ->
         ("wandb", "wandb", "API key"),
     ],
 )
-def test_unusable_destination_is_one_fault(
+def test_unusable_destination_gives_one_remark(
     run_dir: Path, tmp_path: Path, target: str, package: str, fault: str
 ) -> None:
     pytest.importorskip(package, reason=MISSING)

@@ -224,7 +224,8 @@ def test_nodes_have_their_own_clocks_and_prefixes(tmp_path: Path) -> None:
     source = write_sampled_run(tmp_path / "other", telemetry=None)
     (run_dir / "plan.json").write_bytes((source / "plan.json").read_bytes())
     change_plan(run_dir, nnodes=2, nproc=1, launcher="slurm")
-    # Both nodes' own clocks show 1 s at the launch, but node 1 began a second later.
+    # Both nodes' own clocks show 1 s at the launch, but node 1 began a second later. So a reading
+    # at 2 s is a second after its node's launch.
     for node in range(2):
         begin = launch_event(S, node=node, unix_ns=UNIX_NS + node * S)
         write_events(run_dir / f"events.node{node}.jsonl", [begin])
@@ -238,7 +239,7 @@ def test_nodes_have_their_own_clocks_and_prefixes(tmp_path: Path) -> None:
         ("sys/node0/gpu/reading", UNIX_NS + S, {"sys/node0/gpu0/power_watts": 100.0}),
         ("sys/node1/gpu/reading", UNIX_NS + 2 * S, {"sys/node1/gpu0/power_watts": 101.0}),
     ]
-    # By the first node's clock.
+    # By the first node's clock: the first step ends at 7 s, 6 s after the launch.
     assert select_points(points, "train/step")[0].unix_ns == UNIX_NS + 6 * S
     assert reader.waits_for_nodes  # as neither node has finished
     for node in range(2):
@@ -319,7 +320,7 @@ def test_steps_of_a_resumed_training_continue(tmp_path: Path) -> None:
     assert select_points(points, "eval/step")[0].number == 116
 
 
-def test_result_has_the_known_figures_under_the_names_of_the_table(tmp_path: Path) -> None:
+def test_result_has_the_known_figures_under_the_names_of_csv_columns(tmp_path: Path) -> None:
     run_dir = write_sampled_run(tmp_path / "run", telemetry=None)
     reader = RunReader(read_plan(run_dir), run_dir)
     list(reader.iterate_new())  # the result is numbered by the last step that was read

@@ -102,7 +102,7 @@ def test_a_record_without_its_events_is_refused(run, tmp_path):
         render_perflog(run[0], tmp_path)
 
 
-def test_on_several_nodes_times_are_those_of_the_first_nodes_clock(run):
+def test_log_of_several_nodes_has_the_times_of_the_first_nodes_clock(run):
     _, folder = run
     # The node began 5 s after the launcher of the golden run, by the wall clock.
     node = launch_event(0, unix_ns=10**18 + 5 * 10**9, node=0)

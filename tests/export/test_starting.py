@@ -114,17 +114,17 @@ def test_steps_are_exported_during_the_run(
 
 
 @pytest.mark.parametrize(
-    ("word", "code", "text"),
+    ("target", "code", "text"),
     [
         ("wandb=refuse", "failed", "ConnectionError: no server at example.org"),
         ("wandb=die", "ended", "exit code -9"),
     ],
 )
-def test_failed_follower_gives_one_remark(run_dir: Path, word: str, code: str, text: str) -> None:
-    (remark,) = follow_finished_run(run_dir, word)
+def test_failed_follower_gives_one_remark(run_dir: Path, target: str, code: str, text: str) -> None:
+    (remark,) = follow_finished_run(run_dir, target)
     assert (remark.message.code, remark.message.args["text"]) == (code, text)
     for lang in ("en", "zh"):  # both name the command that exports the run later
-        assert f"trainmark follow {run_dir} --to {word}" in remark.render(lang)
+        assert f"trainmark follow {run_dir} --to {target}" in remark.render(lang)
     assert remark.render("en") == str(remark) != remark.render("zh")
 
 

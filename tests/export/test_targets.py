@@ -95,6 +95,7 @@ def test_follow_option_applies_to_all_runs_of_a_plan_file(tmp_path: Path) -> Non
     path = tmp_path / "plan.yaml"
     text = "runs:\n- {case: toy, set: {bs: [8, 16]}, follow: [wandb, tensorboard]}\n"
     path.write_text(text + "- {case: toy, name: b, follow: mlflow}\n")
+    # The first entry of the file is two runs, with batch sizes 8 and 16.
     entries = read_plan_file(RunRequest.build(case=str(path))).entries
     assert [entry.follow for entry in entries] == [["wandb", "tensorboard"]] * 2 + [["mlflow"]]
     # The option of the command line replaces what the file says.
