@@ -36,7 +36,9 @@ def prepare_long_work(device: Device) -> tuple[Callable[[], Any], int]:
             return torch.mm(square, square, out=out)
 
         multiply_square()  # the first one may compile or allocate
-        repeats, launched_ns, done_ns = 1, 0, 0
+        repeats = 1
+        launched_ns = 0  # how long the host took to queue the products
+        done_ns = 0  # how long until the device had computed them
         while done_ns < WORK_NS and repeats < MOST_REPEATS:
             repeats *= 2
             out[0, 0].item()  # waits for all earlier work

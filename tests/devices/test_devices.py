@@ -98,6 +98,7 @@ def test_device_is_chosen_by_torch_type_if_one_vendor_has_it(
 def test_vendor_that_must_be_named_is_never_chosen_by_default(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    # Four devices of torch's type npu, to be chosen only by the vendor's name.
     put_vendors(monkeypatch, VendorOfType("fake", "npu", 4, named_only=True))
     assert devices.choose_vendor("fake").name == "fake"
     assert devices.choose_vendor(name=None).name == "cpu"

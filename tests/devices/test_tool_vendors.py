@@ -170,6 +170,7 @@ def case(request: pytest.FixtureRequest) -> Case:
 
 
 def test_devices_have_names_driver_and_memory(vendor: TorchVendor, case: Case) -> None:
+    """``case`` has what the recorded output of the vendor's tool shows."""
     assert vendor_faults(vendor) == []
     assert vendor.is_present()
     assert vendor.count() == len(case.names)

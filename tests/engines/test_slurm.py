@@ -99,7 +99,8 @@ def test_killed_plan_resumes_with_its_submitted_job(idle_cluster, fifo, tmp_path
     # ``PLAN`` has a run ``a`` of two launches of the case ``faulty``, and a run ``big`` that needs
     # nine nodes. Each launch of ``a`` writes to the pipe ``fifo``. It then waits until the test
     # writes to the pipe ``go``.
-    go, runs = tmp_path / "go", tmp_path / "runs/plan"
+    go = tmp_path / "go"
+    runs = tmp_path / "runs/plan"
     site = json.loads(write_cluster_file(tmp_path).read_text())
     (tmp_path / "cluster.yaml").write_text(json.dumps(site | {"nodes": 2}))  # it has two nodes
     (tmp_path / "plan.yaml").write_text(PLAN)
@@ -172,6 +173,7 @@ def test_a_detached_job_is_cancelled_later(idle_cluster, trainmark, tmp_path, fi
 
 @pytest.mark.nightly
 def test_script_of_a_dry_run_starts_the_same_run(idle_cluster, trainmark, tmp_path):
+    """A dry run prints the script that would submit the job; here bash executes it."""
     site = write_cluster_file(tmp_path)
     run_dir = tmp_path / "a run"
     args = ("run", "toy", "max_epochs=1", "target=none", *TWO_NODES, "--cluster", str(site))

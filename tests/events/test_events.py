@@ -94,7 +94,8 @@ def test_line_torn_by_a_full_disk_does_not_lose_later_events(
     path = tmp_path / "events.jsonl"
     writer = EventWriter(path, FakeClock())
     writer.emit("end")
-    real_write, room = os.write, 9  # bytes that still fit on the disk: a part of the next line
+    real_write = os.write
+    room = 9  # bytes that still fit on the disk: a part of the next line
 
     def write_until_disk_is_full(fd: int, data: bytes) -> int:
         nonlocal room

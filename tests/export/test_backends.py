@@ -94,12 +94,17 @@ def list_expected(run_dir: Path) -> Values:
     return values
 
 
-def assert_same(got: Values, expected: Values, *, time_within_s: float) -> None:
-    """Compare the values of a backend, and their times up to its resolution."""
-    assert got.keys() == expected.keys()
+def assert_same(exported: Values, expected: Values, *, time_within_s: float) -> None:
+    """Compare the values of a backend, and their times up to its resolution.
+
+    A key is the name of a series and a number on its axis, such as a step; it has a value and a
+    time.
+    """
+    assert exported.keys() == expected.keys()
     for key, (value, time_s) in expected.items():
-        assert got[key][0] == pytest.approx(value, rel=1e-6), key  # TensorBoard has 32 bits
-        assert got[key][1] == pytest.approx(time_s, abs=time_within_s), key
+        exported_value, exported_time_s = exported[key]
+        assert exported_value == pytest.approx(value, rel=1e-6), key  # TensorBoard has 32 bits
+        assert exported_time_s == pytest.approx(time_s, abs=time_within_s), key
 
 
 def test_tensorboard_has_all_values_of_the_run(run_dir: Path, tmp_path: Path) -> None:
@@ -123,9 +128,10 @@ def test_tensorboard_has_all_values_of_the_run(run_dir: Path, tmp_path: Path) ->
             tag: [(item.step, (item.value, item.wall_time)) for item in events.Scalars(tag)]
             for tag in events.Tags()["scalars"]
         }
-        got = {(tag, step): value for tag, items in scalars.items() for step, value in items}
-        assert sum(map(len, scalars.values())) == len(got)  # no step of a series was written twice
-        assert_same(got, list_expected(run_dir), time_within_s=1e-5)
+        exported = {(tag, step): value for tag, items in scalars.items() for step, value in items}
+        # No step of a series was written twice.
+        assert sum(map(len, scalars.values())) == len(exported)
+        assert_same(exported, list_expected(run_dir), time_within_s=1e-5)
         (text,) = events.Tensors("run")
         assert b"| precision | fp32 |" in text.tensor_proto.string_val[0]
 
@@ -142,9 +148,9 @@ def test_mlflow_database_has_all_values_of_the_run(run_dir: Path, tmp_path: Path
         names = database.execute("select name from experiments").fetchall()
         settings = dict(database.execute("select key, value from params").fetchall())
         tags = dict(database.execute("select key, value from tags").fetchall())
-    got = {(key, step): (value, time_ms / 1e3) for key, step, value, time_ms in rows}
-    assert len(rows) == len(got)  # nothing was written twice
-    assert_same(got, list_expected(run_dir), time_within_s=2e-3)
+    exported = {(key, step): (value, time_ms / 1e3) for key, step, value, time_ms in rows}
+    assert len(rows) == len(exported)  # nothing was written twice
+    assert_same(exported, list_expected(run_dir), time_within_s=2e-3)
     plan = read_plan(run_dir)
     assert [(name, status) for _, name, status in runs] == [(plan.run_id, "FINISHED")]
     assert ("trainmark",) in names
@@ -209,7 +215,7 @@ def test_wandb_offline_run_has_all_values(run_dir: Path, tmp_path: Path) -> None
         output = follow(run_dir, "wandb=speed", WANDB_MODE="offline")
         assert "16 steps" in output
     (path,) = run_dir.glob("wandb/offline-run-*/*.wandb")
-    got: Values = {}
+    exported: Values = {}
     summary: dict[str, Any] = {}
     for data in read_wandb_file(path):
         item = wandb_internal_pb2.Record.FromString(data)
@@ -219,8 +225,8 @@ def test_wandb_offline_run_has_all_values(run_dir: Path, tmp_path: Path) -> None
             (axis,) = row.keys() & {"train/step", "eval/step", "sys/reading", "sys/gpu/reading"}
             for name in row.keys() - {axis, "_step", "_runtime", "_timestamp"}:
                 key = name, int(row[axis])
-                assert key not in got  # nothing was written twice
-                got[key] = float(row[name]), float(row["_timestamp"])
+                assert key not in exported  # nothing was written twice
+                exported[key] = float(row[name]), float(row["_timestamp"])
         elif item.WhichOneof("record_type") == "summary":
             for entry in item.summary.update:
                 summary[entry.key or "/".join(entry.nested_key)] = json.loads(entry.value_json)
@@ -230,7 +236,7 @@ def test_wandb_offline_run_has_all_values(run_dir: Path, tmp_path: Path) -> None
     expected = list_expected(run_dir)
     # Final values go to the summary, all others to the history.
     final = {key: value for key, value in expected.items() if key[0].startswith("final/")}
-    assert_same(got, {k: v for k, v in expected.items() if k not in final}, time_within_s=1e-3)
+    assert_same(exported, {k: v for k, v in expected.items() if k not in final}, time_within_s=1e-3)
     assert {name: summary[name] for name, _ in final} == {
         name: pytest.approx(value) for (name, _), (value, _) in final.items()
     }

@@ -86,7 +86,8 @@ def test_parquet_has_the_rows_of_the_table_with_their_types(run, tmp_path):
 @pytest.mark.parametrize("form", ["csv", "perflog"])
 def test_text_is_printed_or_replaces_a_file_atomically(form, run, cli, tmp_path):
     record, folder = run
-    file, args = tmp_path / "out.txt", ("export", folder, "--to", form)
+    file = tmp_path / "out.txt"
+    args = ("export", folder, "--to", form)
     code, out, err = cli(*args)
     assert (code, err) == (0, "")
     assert out == render_text(form, [record], [str(folder)])

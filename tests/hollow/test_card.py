@@ -82,8 +82,9 @@ def test_ranks_take_memory_only_on_their_own_device():
     ]
     # Each rank prints for each device whether it has used memory.
     uses_device = [process.communicate()[0].split() for process in ranks]
-    first, second = ["True", "False", "False", "False"], ["False", "True", "False", "False"]
-    assert uses_device == [first, second, first, second]
+    only_first_device = ["True", "False", "False", "False"]
+    only_second_device = ["False", "True", "False", "False"]
+    assert uses_device == [only_first_device, only_second_device] * 2  # on each of two nodes
 
 
 def test_memory_beyond_the_card_is_an_out_of_memory_error(device):

@@ -127,6 +127,7 @@ def test_run_out_of_memory_leaves_its_record(call, tmp_path):
 
 
 def test_benchmark_of_a_card_names_sections_that_computed_nothing(call, tmp_path):
+    """The simulated card computes nothing, so its ceilings are wrong and its runs train nothing."""
     code, output = call(
         *shlex.split("benchmarks.card --device nvidia --size tiny"),
         *("--sections", "ceilings overhead"),

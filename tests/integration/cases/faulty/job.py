@@ -54,10 +54,12 @@ class FaultyJob(ToyJob):
             raise ValueError("planted: no validation row fits")
         if not fault.startswith("evaluation_"):
             return super().evaluate()
-        split, device = self.data["validation"], self.stepper.device
+        split = self.data["validation"]
+        device = self.stepper.device
         rank, world = self.context.rank, self.context.world_size
         if fault == "evaluation_of_training_rows":
-            train, size = self.data["train"], len(split)  # as many rows as the validation has
+            train = self.data["train"]
+            size = len(split)  # as many rows as the validation has
             split = Clouds(train.features[:size], train.labels[:size])
         # Of 300 rows the last batch is not full.
         batches = list(
