@@ -18,10 +18,22 @@ from trainmark.acceptance.result import read_result
 if TYPE_CHECKING:
     from pathlib import Path
 
-TOY_WORDS = ("toy", "--device", "cpu", "--nproc", "2", "--repeats", "1", "--seconds", "0.2")
+# One round, in which each measurement takes 0.2 s, on two devices, which are cores.
+TWO_DEVICES_ONE_ROUND = (
+    "toy",
+    "--device",
+    "cpu",
+    "--nproc",
+    "2",
+    "--repeats",
+    "1",
+    "--seconds",
+    "0.2",
+)
 
 
 def accept(*args: str) -> subprocess.CompletedProcess[str]:
+    """Run ``trainmark accept`` with these arguments, until it ends."""
     return subprocess.run(
         [sys.executable, "-m", "trainmark", "accept", *args],
         capture_output=True,
@@ -40,11 +52,12 @@ def count_events(folder: Path, kind: str) -> int:
 def test_acceptance_of_a_machine_measures_judges_and_resumes(tmp_path: Path) -> None:
     folder = tmp_path / "accept"
 
-    process = accept(*TOY_WORDS, "--out", str(folder), "--phases", "devices,nodes")
+    process = accept(*TWO_DEVICES_ONE_ROUND, "--out", str(folder), "--phases", "devices,nodes")
 
     # A busy machine may look slow, or give no verdict.
     assert process.returncode in (0, 1, 3), process.stderr
     result = read_result(folder)
+    # Names are HOST:DEVICE.
     assert [member.name.rpartition(":")[2] for member in result.members] == ["0", "1"]
     assert all(member.step_s for member in result.members)
     # Both devices train the same few steps more than once. Deterministic: each repeats its own
@@ -55,15 +68,17 @@ def test_acceptance_of_a_machine_measures_judges_and_resumes(tmp_path: Path) -> 
     }
     assert count_events(folder, "measured") == 3  # each device alone, and both as a node
     assert (folder / "page.html").stat().st_size > 10_000  # it has its contents
-    names = [
+    # Each device is in one of the three lists.
+    listed_names = [
         name
         for file in ("passing.txt", "failing.txt", "undecided.txt")
         for name in (folder / file).read_text().splitlines()
     ]
-    assert sorted(names) == sorted(member.name for member in result.members)
+    assert sorted(listed_names) == sorted(member.name for member in result.members)
 
+    # The same command finds all measurements, and only judges again.
     second_call = accept(
-        *TOY_WORDS, "--out", str(folder), "--phases", "devices,nodes", "--json", "-q"
+        *TWO_DEVICES_ONE_ROUND, "--out", str(folder), "--phases", "devices,nodes", "--json", "-q"
     )
 
     assert second_call.returncode == process.returncode
@@ -76,7 +91,7 @@ def test_acceptance_of_a_machine_measures_judges_and_resumes(tmp_path: Path) -> 
 TOLERANT = ("--worse-by", "10", "--rates-worse-by", "10")  # the machine may be busy
 
 
-def test_exit_code_follows_from_the_lists_of_names(tmp_path: Path) -> None:
+def test_exit_code_is_0_if_all_devices_pass_and_3_if_one_is_undecided(tmp_path: Path) -> None:
     folder = tmp_path / "accept"
     args = ("toy", "--device", "cpu", "--nproc", "2", "--repeats", "3", "--seconds", "0.2")
 
@@ -93,8 +108,8 @@ def test_exit_code_follows_from_the_lists_of_names(tmp_path: Path) -> None:
 def test_exit_code_is_3_if_one_round_cannot_decide(tmp_path: Path) -> None:
     folder = tmp_path / "accept"
 
-    # ``TOY_WORDS`` ask for one round.
-    process = accept(*TOY_WORDS, "--out", str(folder), "--phases", "devices", *TOLERANT)
+    # ``TWO_DEVICES_ONE_ROUND`` asks for one round.
+    process = accept(*TWO_DEVICES_ONE_ROUND, "--out", str(folder), "--phases", "devices", *TOLERANT)
 
     assert process.returncode == 3, process.stderr
     result = read_result(folder)
@@ -102,7 +117,7 @@ def test_exit_code_is_3_if_one_round_cannot_decide(tmp_path: Path) -> None:
     assert (folder / "undecided.txt").read_text().splitlines() == result.list_names("undecided")
 
 
-def test_exit_code_is_2_if_nothing_was_started(tmp_path: Path) -> None:
+def test_unknown_case_exits_with_2_and_creates_no_folder(tmp_path: Path) -> None:
     process = accept("no_such_case", "--device", "cpu", "--out", str(tmp_path / "accept"))
 
     assert process.returncode == 2
@@ -165,14 +180,14 @@ def test_interrupted_phase_ends_and_resumes_with_the_same_command(
     ]
     _, alive = psutil.wait_procs(remaining, timeout=300)  # they may still be ending
     assert alive == []
-    before = count_events(folder, "measured")
+    num_measured_before = count_events(folder, "measured")
 
     # The same work; only the limits of the verdicts differ.
     second_call = accept(*args, "--out", str(folder), *TOLERANT)
 
     assert second_call.returncode in (0, 1, 3), second_call.stderr
     assert read_result(folder).interrupted is None
-    assert count_events(folder, "measured") > before
+    assert count_events(folder, "measured") > num_measured_before
 
 
 def test_round_that_reaches_its_deadline_is_reported_and_others_continue(tmp_path: Path) -> None:
@@ -180,7 +195,9 @@ def test_round_that_reaches_its_deadline_is_reported_and_others_continue(tmp_pat
 
     # No round can end in 10 ms. Each of the two devices is tried, and reports that it measured
     # nothing.
-    process = accept(*TOY_WORDS, "--out", str(folder), "--phases", "devices", "--deadline", "0.01")
+    process = accept(
+        *TWO_DEVICES_ONE_ROUND, "--out", str(folder), "--phases", "devices", "--deadline", "0.01"
+    )
 
     assert process.returncode == 1, process.stderr
     result = read_result(folder)

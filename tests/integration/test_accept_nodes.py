@@ -61,8 +61,8 @@ class Cluster:
             "OMP_NUM_THREADS": "1",
         }
 
-    def before(self, host: str, script: str) -> None:
-        """Have a host run lines of a shell before its command."""
+    def run_before_ssh_command(self, host: str, script: str) -> None:
+        """Have the fake ``ssh`` to a host run lines of a shell before each command."""
         (self.folder / f"{host}.sh").write_text(script + "\n")
 
     def accept(self, *args: str, case: str = "toy") -> subprocess.CompletedProcess[str]:
@@ -130,8 +130,9 @@ def test_nodes_measure_alone_and_in_pairs_and_resume_with_missing_measurements(
 
 def test_node_that_never_starts_is_named_and_others_keep_their_results(cluster: Cluster) -> None:
     # As if ssh could not connect, but only for the agent: the check before it succeeds.
-    cluster.before(HOSTS[1], 'case "$*" in *agent*) exit 255;; esac')
+    cluster.run_before_ssh_command(HOSTS[1], 'case "$*" in *agent*) exit 255;; esac')
 
+    # ``--join``: how many seconds the others wait for it.
     process = cluster.accept("--phases", "devices,nodes", "--join", "10")
 
     assert process.returncode == 1, process.stderr
@@ -143,9 +144,9 @@ def test_node_that_never_starts_is_named_and_others_keep_their_results(cluster: 
 
 
 def test_node_without_the_shared_folder_reports_it(cluster: Cluster) -> None:
-    # Its folder has another path there: the words of the agent's command are changed.
-    elsewhere = f'set -- "$(echo "$*" | sed "s#{cluster.out}#/nowhere#g")"'
-    cluster.before(HOSTS[1], f'case "$*" in *agent*) {elsewhere};; esac')
+    # The agent of the second node is told another path than the one of the shared folder.
+    replace_path = f'set -- "$(echo "$*" | sed "s#{cluster.out}#/nowhere#g")"'
+    cluster.run_before_ssh_command(HOSTS[1], f'case "$*" in *agent*) {replace_path};; esac')
 
     process = cluster.accept("--phases", "devices", "--join", "10")
 
@@ -172,6 +173,7 @@ def test_interrupted_phase_ends_all_nodes_and_keeps_what_was_measured(
     tmp_path: Path, phase: str
 ) -> None:
     cluster = Cluster(tmp_path, tuple(f"127.0.0.{number}" for number in range(1, 5)))
+    # With these limits no difference of this machine's cores fails a node.
     process = subprocess.Popen(
         cluster.command("--worse-by", "10", "--rates-worse-by", "10"),
         env=cluster.environment(),
@@ -240,10 +242,11 @@ def test_death_of_the_first_node_loses_no_result_of_others(cluster: Cluster) -> 
 
 @pytest.mark.nightly
 def test_node_clock_wrong_by_minutes_changes_no_result(cluster: Cluster) -> None:
+    # Python imports this module at its start: the clock of the second node is 600 s ahead.
     (cluster.folder / "sitecustomize.py").write_text(
         "import time\nreal = time.time\ntime.time = lambda: real() + 600\n"
     )
-    cluster.before(HOSTS[1], f"export PYTHONPATH={cluster.folder}:$PYTHONPATH")
+    cluster.run_before_ssh_command(HOSTS[1], f"export PYTHONPATH={cluster.folder}:$PYTHONPATH")
 
     process = cluster.accept("--worse-by", "10", "--rates-worse-by", "10")
 
@@ -275,7 +278,7 @@ def test_nodes_behind_a_bad_switch_are_found_as_one_group(tmp_path: Path) -> Non
     cluster = Cluster(tmp_path, hosts)
     hosts_behind_switch = hosts[4:6]
     for host in hosts_behind_switch:
-        cluster.before(host, "export BEHIND_SWITCH=1")
+        cluster.run_before_ssh_command(host, "export BEHIND_SWITCH=1")
 
     # Eight nodes share this machine's cores: only the switch, which takes a second, is to count.
     process = cluster.accept("--worse-by", "10", "--rates-worse-by", "10", case="switched")

@@ -17,9 +17,10 @@ from trainmark.record.verify import verify_evidence
 
 @pytest.fixture
 def run_broken_case(cli, monkeypatch):
-    """Return a function that runs the case with one broken function in this process.
+    """Return a function that runs the case ``broken`` in this process, and starts no rank.
 
-    No rank starts. Its arguments are the name of the function and words of the command line.
+    Its arguments are the name of the case's function that raises, and words of the command line.
+    It returns the exit code, standard output and standard error.
     """
     monkeypatch.setenv("TRAINMARK_CASE_PATH", str(CASES))
 
@@ -32,6 +33,7 @@ def run_broken_case(cli, monkeypatch):
 @pytest.mark.parametrize("raised", ["KeyError", "OSError", "SystemExit"])
 @pytest.mark.parametrize("place", ["data_check", "data_check_fit"])
 def test_error_while_planning_leaves_a_record_that_names_the_place(run_broken_case, place, raised):
+    """``place``: the function of the case that raises, which is also the place in the record."""
     code, out, err = run_broken_case(place, f"raised={raised}")
     assert (code, out) == (1, "")
     assert f"case broken, {place} ({CASES}/broken/data.py:" in err
@@ -65,7 +67,7 @@ def test_dry_run_of_a_broken_case_leaves_nothing(run_broken_case):
     assert not Path("run").exists()
 
 
-def test_broken_case_in_a_used_folder_is_still_named(run_broken_case):
+def test_error_of_a_case_is_reported_even_if_the_folder_has_a_record(run_broken_case):
     for _ in range(2):  # the second time the folder has the record of the first
         _, _, err = run_broken_case("data_check")
         assert "planted in data_check" in err
@@ -95,7 +97,7 @@ def test_python_api_raises_the_error_of_the_case(tmp_path, monkeypatch):
 
 
 NIGHTLY = pytest.mark.nightly
-PLACES = {  # where each method of a job is called first, as the record names it
+PLACE_BY_METHOD = {  # where each method of a job is called first, as the record names it
     "load_data": "data_build", "build": "model_build", "steps_per_epoch": "model_build",
     "model_flops": "model_build", "trained_parameters": "check", "updates": "check",
     "batches": "train", "step": "train", "evaluate": "evaluate", "facts": "finish",
@@ -109,7 +111,10 @@ PLACES = {  # where each method of a job is called first, as the record names it
         ("check", "job_check", "KeyError"),
         ("evaluate", "evaluate", "SystemExit"),
         ("figures", "figures", "KeyError"),
-        *(pytest.param(*item, "KeyError", marks=NIGHTLY) for item in PLACES.items()),
+        *(
+            pytest.param(method, place, "KeyError", marks=NIGHTLY)
+            for method, place in PLACE_BY_METHOD.items()
+        ),
     ],
 )
 def test_method_of_a_job_that_raises_leaves_a_record_that_names_the_place(

@@ -15,6 +15,7 @@ pytestmark = pytest.mark.nightly
 
 
 def run_doctor(*args: str, cwd, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run ``trainmark doctor`` in a folder; ``variables``: of its environment."""
     return subprocess.run(
         [sys.executable, "-m", "trainmark", "doctor", *args],
         cwd=cwd,

@@ -15,6 +15,7 @@ from trainmark.rank.failure import DISK_FULL_EXIT
 
 
 def test_exception_of_a_rank_is_the_cause(start_run):
+    # ``fault=raise``: the rank raises a ValueError about row 17.
     process, run_dir = start_run("--nproc", "2", "fault=raise", "fault_rank=1")
     code, out, _ = wait_for_end(process)
     record = read_checked_record(run_dir)

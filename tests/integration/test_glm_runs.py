@@ -18,7 +18,7 @@ SMALL = ("num_heads=1", "target=none", "steps=4")
 
 
 def write_downloads(folder):
-    """Write generated passages and a small checkpoint in the original's layout."""
+    """Write 200 + 40 generated passages and a checkpoint of one layer in the original's layout."""
     case = load("glm_superglue")
     recipe = case.recipes["tiny"]
     folder.mkdir()
@@ -45,11 +45,11 @@ def test_downloads_are_prepared_and_their_checkpoint_trains_on_two_ranks(trainma
     record = read_record(tmp_path / "run")
     # 32 samples a step: due at 32, at 96, and at the end.
     assert [point.step for point in record.quality.history] == [1, 3, 4]
-    assert {point.samples for point in record.quality.history} == {40}  # of the validation
+    assert {point.samples for point in record.quality.history} == {40}  # passages of val.jsonl
     assert record.counts.samples == 4 * 32
     job = record.environment["job"]
     assert (job["init"], job["checkpoint"]["unexpected"]) == ("pretrained", [])
-    # The checkpoint has one layer.
+    # The checkpoint has one layer: it does not fit a model of two.
     process = trainmark(*args, "num_layers=2", "--out", "other")
     assert process.returncode == 2
     assert "transformer.layers.1" in process.stderr

@@ -35,7 +35,7 @@ def test_text_is_tokenized_and_trained(trainmark, tmp_path):
     assert process.returncode == 0, process.stdout + process.stderr
     record = read_record(tmp_path / "run")
     # All documents of the split joined, cut every 16 tokens; each sample once an epoch.
-    tokens = int(reader.sizes[:380].sum())  # round(400 x 949/1000) documents
+    tokens = int(reader.sizes[:380].sum())  # 949 of 1000 documents, as Megatron splits
     samples = (tokens - 1) // 16  # each also needs the token after it, as a target
     assert record.plan.data.train_samples == samples
     assert record.counts.samples == 2 * samples

@@ -29,7 +29,10 @@ NAMES = [
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """The folder with the page's files, installed as ``pip install -e .`` would."""
+    """Return a folder with the files that docs/adding-a-device.md prints: a vendor's package.
+
+    Metadata beside them makes its entry points known, as after ``pip install -e .``.
+    """
     page = PAGE.read_text(encoding="utf-8")
     files = FILE.findall(page)
     assert [name for name, _ in files] == NAMES
@@ -73,6 +76,8 @@ def test_both_languages_print_the_same_files() -> None:
 
 
 def test_documented_vendor_package_works(folder: Path, variables: dict[str, str]) -> None:
+    """The commands of the page succeed, and the record has what its ``imaginary.py`` reports."""
+    # The only block of commands on the page.
     (script,) = re.findall(r"```console\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
     for words in ("list devices", "run toy --device imaginary", "pytest test_imaginary.py"):
         assert words in script

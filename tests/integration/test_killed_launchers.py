@@ -36,9 +36,9 @@ def test_report_builds_the_record_from_events_of_a_killed_launcher(start_run, fi
 
 
 def test_process_with_its_own_environment_ends_with_a_stopped_run(start_run, fifo):
-    """The rank starts it in its own session, and reports its id.
+    """The rank starts the process in a session of its own, and reports its id through ``fifo``.
 
-    It lacks the environment variable by which processes of a run are found.
+    The process lacks the environment variable by which processes of a run are found.
     """
     process, _ = start_run("fault=hide_child")
     hidden = psutil.Process(wait_for_fault(fifo))
@@ -48,12 +48,12 @@ def test_process_with_its_own_environment_ends_with_a_stopped_run(start_run, fif
 
 
 def test_process_with_its_own_environment_ends_with_a_killed_launcher(start_run, fifo):
-    """The rank starts it in its own session, and reports its id.
+    """The rank starts the process in a session of its own, and reports its id through ``fifo``.
 
-    It lacks the environment variable by which processes of a run are found.
+    The process lacks the environment variable by which processes of a run are found.
     """
     process, _ = start_run("fault=hide_child")
     hidden = psutil.Process(wait_for_fault(fifo))
     process.kill()
     wait_for_end(process)
-    hidden.wait(timeout=600)
+    hidden.wait(timeout=600)  # raises if the process is still there

@@ -31,8 +31,8 @@ def read_printed_files(page: str) -> dict[str, str]:
 
 
 @pytest.fixture
-def line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Write the guide's case ``line`` where the program finds it; return the folder above."""
+def work_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Write the guide's case ``line`` where the program finds it; return a folder for results."""
     folder = tmp_path / "cases" / "line"
     folder.mkdir(parents=True)
     for name, text in read_printed_files("adding-a-case.md").items():
@@ -75,23 +75,24 @@ def test_template_refuses_other_names_and_existing_folders(name: str, tmp_path: 
     assert list((tmp_path / "points").iterdir()) == []
 
 
-def test_job_of_the_guide_passes_all_checks(line: Path) -> None:
+def test_job_of_the_guide_passes_all_checks(work_folder: Path) -> None:
     assert find_definition_faults("line") == []
-    resolve(RunRequest(case="line", device="cpu"), generated_root=line / "made").save(line)
-    facts = probe.probe_job(line)  # of the plan that was saved there
+    plan = resolve(RunRequest(case="line", device="cpu"), generated_root=work_folder / "generated")
+    plan.save(work_folder)
+    facts = probe.probe_job(work_folder)  # of the plan that was saved there
     assert facts["waits"] is None  # no step makes the host wait for the device
     # What the case claims, and what was counted in a step.
     assert facts["model_flops"] == pytest.approx(facts["counted"], rel=0.01)
 
 
 @pytest.mark.nightly
-def test_commands_of_the_guide_work(line: Path, trainmark: Any) -> None:
+def test_commands_of_the_guide_work(work_folder: Path, trainmark: Any) -> None:
     checked = trainmark("check", "line", "--device", "cpu")
     assert checked.returncode == 0, checked.stdout + checked.stderr
     assert "FAULT" not in checked.stdout
 
     points = np.random.default_rng(7).standard_normal((1200, 9))  # of each the last is the target
-    np.savetxt(line / "points.csv", points, delimiter=",")
+    np.savetxt(work_folder / "points.csv", points, delimiter=",")
     args = ("prepare", "line", "--from", "points.csv", "--data", "points")
     refused = trainmark(*args, "rows=0")
     assert refused.returncode == 2
@@ -104,7 +105,7 @@ def test_commands_of_the_guide_work(line: Path, trainmark: Any) -> None:
         *shlex.split("target_value=none max_epochs=2 window_steps=1 warmup_steps=1 bs=16 --quiet"),
     )
     assert process.returncode == 0, process.stderr
-    built = record.read_record(line / "run")
+    built = record.read_record(work_folder / "run")
     assert built.plan.data.train_samples == 900
     features, rate = built.figures["features"].value, built.figures["p_core"].value
     assert features is not None

@@ -131,7 +131,7 @@ def test_other_packages_on_a_node_are_named_before_training(
     (tmp_path / "other/peft-99.0.dist-info").mkdir(parents=True)
     (tmp_path / "other/peft-99.0.dist-info/METADATA").write_text("Name: peft\nVersion: 99.0\n")
     path = os.pathsep.join(filter(None, [str(tmp_path / "other"), os.environ.get("PYTHONPATH")]))
-    # On node 1 Python finds an older or newer peft, of which only the version is there.
+    # On node 1 Python finds the metadata of peft 99.0 before that of the installed one.
     record = run_two_nodes(Here({1: f"export PYTHONPATH='{path}'\n"}))
     assert record.status == "failed"
     assert record.cause.message.code == "packages_differ"

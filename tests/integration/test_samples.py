@@ -77,12 +77,12 @@ def read_events(run_dir):
     return list(EventFile(path)) if path.exists() else []
 
 
-def wait_until(run_dir, accepts):
-    """Return the events once ``accepts`` is true for one of them."""
+def wait_for_event(run_dir, is_awaited):
+    """Return the sampler's events once ``is_awaited`` is true for one of them."""
     deadline = time.monotonic() + 600
     while time.monotonic() < deadline:
         events = read_events(run_dir)
-        if any(accepts(event) for event in events):
+        if any(is_awaited(event) for event in events):
             return events
         time.sleep(0.02)
     raise AssertionError(read_events(run_dir))
@@ -123,11 +123,14 @@ def test_failing_monitor_tool_is_a_recorded_fault(fault, install_tool_vendor, tm
         stderr=subprocess.PIPE,
         start_new_session=True,
     )
-    events = wait_until(tmp_path, lambda event: event.get("kind") == kind)
-    before = sum(event["event"] == "host" for event in events)
+    events = wait_for_event(tmp_path, lambda event: event.get("kind") == kind)
+    num_host_readings = sum(event["event"] == "host" for event in events)
     # Another reading of the host, after the fault.
-    wait_until(
-        tmp_path, lambda _: [e["event"] for e in read_events(tmp_path)].count("host") > before
+    wait_for_event(
+        tmp_path,
+        lambda _: (
+            [event["event"] for event in read_events(tmp_path)].count("host") > num_host_readings
+        ),
     )
     _, errors = process.communicate()  # closes its input, which asks it to end
     assert (process.returncode, errors) == (0, b"")
@@ -148,7 +151,7 @@ def test_failing_monitor_tool_is_a_recorded_fault(fault, install_tool_vendor, tm
 def test_a_killed_sampler_fails_nothing(start_run, fifo):
     process, run_dir = start_run("fault=hold")
     wait_for_fault(fifo)
-    wait_until(run_dir, lambda event: event["event"] == "sampling")
+    wait_for_event(run_dir, lambda event: event["event"] == "sampling")
     sampler = find_sampler(read_run_id(run_dir))
     sampler.kill()
     fifo.with_name("go").write_text("on")  # let the rank train on
@@ -160,6 +163,7 @@ def test_a_killed_sampler_fails_nothing(start_run, fifo):
 
 
 def test_a_killed_launcher_ends_sampler_and_hung_tool(start_run, fifo, install_tool_vendor):
+    # The tool hangs, and so does a process that it starts.
     variables = install_tool_vendor("sleep 1000 & sleep 1000")
     process, run_dir = start_run("--device", "tooled", "fault=wait", **variables)
     wait_for_fault(fifo)

@@ -57,10 +57,15 @@ def list_attempts(runs):
 
 
 def test_plan_resumes_after_a_stop_and_a_kill_and_keeps_finished_runs(start, tmp_path):
-    """Launches go a/r1, b, a/r2; those of a wait at a step until the test lets them go."""
+    """The plan file has the runs ``a`` with two launches, ``b`` with one, and ``eight``.
+
+    Launches start in the order a/r1, b, a/r2. Those of ``a`` wait at a step until the test writes
+    to the pipe ``go``.
+    """
     runs, fifo = tmp_path / "runs/plan", tmp_path / "fifo"
 
-    process = start()  # and stop it in the first launch
+    # Stop the first call in its first launch.
+    process = start()
     wait_for_fault(fifo)
     process.send_signal(signal.SIGINT)
     code, out, err = wait_for_end(process)
@@ -69,18 +74,20 @@ def test_plan_resumes_after_a_stop_and_a_kill_and_keeps_finished_runs(start, tmp
     assert "b: stopped after 0 of 1 launches" in out
     assert list_attempts(runs) == ["a"]
 
-    process = start()  # and kill it in the second round
+    # Kill the second call, which starts again with a/r1, in a/r2.
+    process = start()
     wait_for_fault(fifo)
     (tmp_path / "go").write_text("")
     wait_for_fault(fifo)
     process.kill()
     _, _, err = wait_for_end(process)
     finished = [runs / "a-2/r1", runs / "b"]
-    before = [(folder / "record.json").read_bytes() for folder in finished]
+    records_before = [(folder / "record.json").read_bytes() for folder in finished]
     assert [read_checked_record(folder).status for folder in finished] == ["passed", "passed"]
     assert not (runs / "a-2/r2/record.json").exists()
 
-    process = start("--json")  # only the second launch of a is missing
+    # Only a/r2 is missing.
+    process = start("--json")
     wait_for_fault(fifo)
     record = read_checked_record(runs / "a-2/r2")  # left by this call, before it launched anything
     assert (record.status, record.cause.kind) == ("interrupted", "launcher_killed")
@@ -99,7 +106,7 @@ def test_plan_resumes_after_a_stop_and_a_kill_and_keeps_finished_runs(start, tmp
         read_checked_record(runs / x).run_id for x in ("a-2/r1", "a-3/r2")
     ]
     assert sorted(run_by_name["a"]["did_not_pass_before"]) == ["a-2/r2", "a/r1"]
-    assert [(folder / "record.json").read_bytes() for folder in finished] == before
+    assert [(folder / "record.json").read_bytes() for folder in finished] == records_before
 
     code, second_output, _ = wait_for_end(start("--json"))  # nothing is left to do
     assert code == 0

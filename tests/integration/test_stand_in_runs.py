@@ -18,15 +18,15 @@ FP32_ERROR = 1e-6  # relative, of losses on two devices
 
 
 @pytest.fixture(autouse=True)
-def installed(monkeypatch):
-    """Let the programs that a test starts import the vendor's package from ``SITE``."""
+def install_vendor(monkeypatch):
+    """Let the programs that a test starts import the simulated vendor's package from ``SITE``."""
     paths = [str(SITE), *filter(None, [os.environ.get("PYTHONPATH")])]
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(paths))
 
 
 @pytest.fixture
 def run(trainmark, tmp_path, monkeypatch):
-    """Return a function that runs a case; it returns the record and the exit code.
+    """Return a function that runs ``STEPS`` steps; it returns the record and the exit code.
 
     Its arguments: the case, the run's folder, words of the command line; environment variables.
     """
@@ -50,7 +50,7 @@ def test_every_training_feature_runs_on_the_stand_in_device(run, tmp_path):
         "gas=2",
         "checkpoint_activations=true",
         "mmlu_mode=off",
-        STANDIN_OPERATION_NS="30000",
+        STANDIN_OPERATION_NS="30000",  # how long the simulated device takes for an operation
     )
     assert (code, record.status, record.cause) == (0, "passed", None)
     assert record.plan.device.vendor == record.plan.device.torch_type == "standin"
@@ -62,7 +62,7 @@ def test_every_training_feature_runs_on_the_stand_in_device(run, tmp_path):
     assert (tmp_path / "llama/artifacts/adapters/adapter_model.safetensors").exists()
     figures = record.figures
     assert figures["mem_total"].value == 8 << 30  # of a stand-in, if no variable says otherwise
-    # Weights and adapters alone are a megabyte; a whole step's activations are not kept.
+    # More than weights and adapters alone, a megabyte; activations are recomputed, not kept.
     assert 1 << 20 < figures["allocator_peak"].value < 64 << 20
     assert figures["mem"].value == figures["allocator_peak"].value
     assert figures["p_core"].value >= figures["p_train"].value >= figures["p_whole"].value
@@ -75,7 +75,7 @@ def test_every_training_feature_runs_on_the_stand_in_device(run, tmp_path):
         ("dlrm_criteo", ()),  # all-to-all, and DDP for the dense part
     ],
 )
-def test_two_ranks_train_as_on_a_cpu(run, case, args):
+def test_two_simulated_devices_train_as_two_ranks_on_a_cpu(run, case, args):
     record, code = run(case, case, "--nproc", "2", *args)
     expected, _ = run(case, f"{case}-cpu", "--nproc", "2", *args, device="cpu")
     assert (code, record.status, expected.status) == (0, "passed", "passed")

@@ -25,7 +25,7 @@ raise ImportError("planted")
 
 
 def plant_modules(folder, marker, *names):
-    """Write modules that fail when they are imported, and note it in the file ``marker``."""
+    """Write modules that note their import in the file ``marker``, and then raise."""
     for name in names:
         (folder / f"{name}.py").write_text(PLANTED_MODULE.format(marker=str(marker)))
 

@@ -41,8 +41,8 @@ def program_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     Its dependencies are those of this test's own environment, whose folders a path file names.
     Path files in these folders are not followed, so that the editable install is not seen.
     """
-    place = tmp_path_factory.mktemp("wheel")
-    source = place / "source"
+    build_folder = tmp_path_factory.mktemp("wheel")
+    source = build_folder / "source"
     source.mkdir()
     for name in INGREDIENTS:
         copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
@@ -53,31 +53,31 @@ def program_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     run_successfully(
         *pip,
         *shlex.split("wheel --no-deps --no-build-isolation --no-index"),
-        *("--wheel-dir", place),
+        *("--wheel-dir", build_folder),
         source,
-        cwd=place,
+        cwd=build_folder,
     )
-    (wheel,) = place.glob("trainmark-*.whl")
+    (wheel,) = build_folder.glob("trainmark-*.whl")
 
-    venv.create(place / "venv", with_pip=False)
-    python = place / "venv/bin/python"
+    venv.create(build_folder / "venv", with_pip=False)
+    python = build_folder / "venv/bin/python"
     run_successfully(
-        *pip, "--python", python, "install", "--no-deps", "--no-index", wheel, cwd=place
+        *pip, "--python", python, "install", "--no-deps", "--no-index", wheel, cwd=build_folder
     )
     site_packages = run_successfully(
-        python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))", cwd=place
+        python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))", cwd=build_folder
     )
     (Path(site_packages.strip()) / "dependencies.pth").write_text("\n".join(site.getsitepackages()))
     return python.parent
 
 
 def test_wheel_contains_the_program_and_its_data(program_folder: Path, tmp_path: Path) -> None:
-    where = run_successfully(
+    module_file = run_successfully(
         program_folder / "python", "-c", "import trainmark; print(trainmark.__file__)", cwd=tmp_path
     )
-    assert Path(where).is_relative_to(program_folder.parent)
+    assert Path(module_file).is_relative_to(program_folder.parent)
     # Every file of the tree that is no module is in the installed package too.
-    packaged, tree = Path(where).parent, ROOT / "src/trainmark"
+    packaged, tree = Path(module_file).parent, ROOT / "src/trainmark"
     data = {path.relative_to(tree) for path in tree.rglob("*") if is_data(path)}
     assert len(data) > len(list(tree.glob("cases/*/README.md"))) > 0  # the tree was found
     assert {name for name in data if not (packaged / name).is_file()} == set()

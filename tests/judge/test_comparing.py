@@ -212,7 +212,7 @@ def test_side_with_only_failed_launches_has_too_little_data() -> None:
         (5, 5, "no_difference", 0),
     ],
 )
-def test_target_that_only_side_a_reaches_is_missed(
+def test_target_is_missed_if_most_launches_of_side_b_alone_miss_it(
     of_a: int, of_b: int, verdict: str, code: int
 ) -> None:
     """``of_a`` and ``of_b`` of ten launches a side miss the target.
@@ -220,17 +220,18 @@ def test_target_that_only_side_a_reaches_is_missed(
     If ``of_b`` is 4, each side has only five launches, so that most of B miss it.
     """
     a, b = make_series("a", RATES * 2), make_series("b", RATES * 2, first_minute=20)
-    a[:of_a], b[:of_b] = map(make_missed_target, a[:of_a]), map(make_missed_target, b[:of_b])
+    a[:of_a] = [make_missed_target(launch) for launch in a[:of_a]]
+    b[:of_b] = [make_missed_target(launch) for launch in b[:of_b]]
     if of_b == 4:
         a, b = a[:5], b[:5]
     comparison = compare(a, b)
     assert (comparison.verdict, comparison.exit_code) == (verdict, code)
     assert comparison.quality is not None
-    # Launches of A that reached the target, and launches of B that had one.
+    # The number of A's launches that reached the target, and of B's that had a target.
     assert (comparison.a.reached, comparison.b.judged) == (len(a) - of_a, len(b))
 
 
-def test_other_work_is_refused_with_key_and_both_values() -> None:
+def test_changed_recipe_field_is_refused_with_both_values_unless_allowed() -> None:
     a = make_series("a", RATES)
     b = make_series("b", RATES, first_minute=10, recipe={"compile": True, "max_steps": 7})
     with pytest.raises(UsageError) as fault:
@@ -452,7 +453,8 @@ def test_allowed_ranks_are_compared_and_other_work_is_refused() -> None:
     assert (comparison.scaling, comparison.verdict) == (None, "no_difference")
     with pytest.raises(UsageError, match="learning_rate"):
         compare(a, make_b(learning_rate=1.0))
-    for unlike in ({"micro_batch_size": 11}, {"grad_accum_steps": 3}):  # no kind of scaling
+    # Neither the batch of a rank (weak scaling) nor that of all ranks (strong scaling) is equal.
+    for unlike in ({"micro_batch_size": 11}, {"grad_accum_steps": 3}):
         with pytest.raises(UsageError, match="only the same work can be compared"):
             compare(a, make_b(**unlike))
     # Failed launches show no efficiency either.

@@ -168,16 +168,17 @@ def test_malformed_file_is_named(make_outside_case: Any, text: str, expected_tex
     assert fault.value.where == f"{name}/rules.toml"
 
 
-def test_exit_code_follows_claimed_division(
+def test_exit_code_is_1_if_a_rule_of_the_claimed_division_is_broken(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: Any
 ) -> None:
     folder = tmp_path / "result"
     for number in range(1, 6):
-        place = tmp_path / "result" / f"r{number}"
-        place.mkdir(parents=True)
-        (place / "record.json").write_text(
+        run_dir = folder / f"r{number}"
+        run_dir.mkdir(parents=True)
+        (run_dir / "record.json").write_text(
             make_launch_with_plan().model_dump_json(), encoding="utf-8"
         )
+    # The folders have records alone: without plan and events, no record is verified.
     code, out, _ = cli("audit", "--rules", folder)
     (fault,) = [line for line in out.splitlines() if "FAULT" in line]
     assert code == 1

@@ -23,12 +23,12 @@ class SwitchedJob(ToyJob):
         (num_behind,) = add_over_ranks(is_behind, world_size=world, device=device)
         # The ranks train across the bad switch if some are behind it and some are not. Two ranks
         # are never slow, so that only sets of more than two show the switch.
-        crosses = world > 2 and 0 < num_behind < world
-        take_step = self.step
+        crosses_switch = world > 2 and 0 < num_behind < world
+        take_toy_step = self.step
 
         def step(batches):
-            time.sleep(SLOW_STEP_S if crosses else 0)
-            return take_step(batches)
+            time.sleep(SLOW_STEP_S if crosses_switch else 0)
+            return take_toy_step(batches)
 
         self.step = step
 
