@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @pytest.mark.parametrize(
     # Bits of nvmlClocksEventReasons; bit 0 is "idle", bit 12 is in no list yet.
-    ("mask", "words"),
+    ("mask", "reasons"),
     [
         (0, ()),
         (0x1, ()),
@@ -30,10 +30,10 @@ if TYPE_CHECKING:
     ],
 )
 def test_throttle_reasons_have_names_and_idle_is_not_one(
-    monkeypatch: pytest.MonkeyPatch, mask: int, words: tuple[str, ...]
+    monkeypatch: pytest.MonkeyPatch, mask: int, reasons: tuple[str, ...]
 ) -> None:
     put_cards(monkeypatch, FakeCard(events=mask))
-    assert NvmlMonitor().read()[0].throttle_reasons == words
+    assert NvmlMonitor().read()[0].throttle_reasons == reasons
 
 
 def test_all_cards_are_read(monkeypatch: pytest.MonkeyPatch) -> None:

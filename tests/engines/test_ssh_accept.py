@@ -55,9 +55,8 @@ def stop_agent(rank, patience_s=300.0):
 
 
 def test_hung_host_is_named_and_the_others_measure_all_their_pairs(hosts, tmp_path):
-    settings = hosts.build_settings(
-        run_root=None
-    )  # an acceptance needs a folder that all hosts share
+    # ``run_root``: an acceptance needs a folder that all hosts share.
+    settings = hosts.build_settings(run_root=None)
     settings["environment"] |= {"TRAINMARK_CACHE": str(tmp_path / "cache")}
     (tmp_path / "cluster.yaml").write_text(json.dumps(settings | {"master_port": 29_611}))
     out = tmp_path / "out"

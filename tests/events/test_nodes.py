@@ -149,6 +149,7 @@ def test_stop_of_the_launcher_is_not_compared_across_clocks(tmp_path: Path) -> N
     unfinished = rank_events()[:-1]  # without its end
     run = write_run(tmp_path / "run", [launch_event(10**18), stop], unfinished, unfinished)
     timeline = read_run(run, world_size=2, nodes=2)
+    # The launcher's time cannot be placed on the nodes' clocks: the stop is moved to the launch.
     assert timeline.launcher.stop.t_ns == timeline.launch_ns
     # When the nodes saw the end is not known, so no time is added to that of the ranks' events.
     assert [rank.unfinished_ns for rank in timeline.ranks] == [0, 0]

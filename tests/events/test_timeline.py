@@ -254,7 +254,7 @@ def test_samples_of_several_sequences_are_also_counted_as_sequences(tmp_path: Pa
     ranks = make_uneven_ranks()
     for item in ranks[1]:
         if item["event"] == "window":
-            item["sequences"] *= 3
+            item["sequences"] *= 3  # each sample of rank 1 has three sequences
     run = read_run(write_run(tmp_path / "run", [launch_event(S // 2)], *ranks), 2)
     figures = compute_figures(measure(run, precision="bf16", warmup_steps=3))
     first_rank, second_rank = (rank.counts.samples for rank in run.ranks)
@@ -273,6 +273,8 @@ def test_samples_of_several_sequences_are_also_counted_as_sequences(tmp_path: Pa
 def test_two_uneven_ranks_give_an_exact_series_and_spans(uneven_run: RunTimeline) -> None:
     # In each of 5 steps rank 0 trains 4 samples and rank 1 trains 3, in the last step 2. A step of
     # the run has the time of the slower rank, the samples of both and the mean loss of a sample.
+    # Losses are 3 and 4 in the first step, the same on both ranks up to the fourth, and 0.5 and
+    # -0.5 in the last.
     assert uneven_run.series.step_ns.tolist() == [2 * S, S, S // 2, 2 * S, 2 * S]
     assert uneven_run.series.samples.tolist() == [7, 7, 7, 7, 6]
     assert uneven_run.series.loss.tolist() == [
@@ -306,8 +308,8 @@ def test_two_uneven_ranks_give_an_exact_series_and_spans(uneven_run: RunTimeline
     assert (second.rank, second.wall_ns) == (1, 17_500_000_000)
     assert second.train_parts_ns == {
         "data_wait": S,  # 0.25, 0.25 and 0.5 s of the steps' 2, 1, 0.5, 2 and 2 s
-        "compute": 7_500_000_000 - S,
-        "other": 8_500_000_000 - 7_500_000_000,
+        "compute": 7_500_000_000 - S,  # the steps take 7.5 s
+        "other": 8_500_000_000 - 7_500_000_000,  # the windows take 8.5 s
     }
     assert (first.steps, first.micro_batches, first.epochs) == (5, 5, 1)
     assert (first.trained.steps, first.target_reached, first.train_ns) == (5, True, 12 * S)
@@ -373,6 +375,7 @@ def test_events_of_a_killed_rank_are_used(tmp_path: Path) -> None:
     ranks[1] = ranks[1][:5]  # up to its warm-up window, which ended at 8 s
     timeline = read_run(write_run(tmp_path / "run", [launch_event()], *ranks), 2)
     second = timeline.ranks[1]
+    # It trained from 4 s on.
     assert (second.train_ns, second.finished, second.trained) == (4 * S, False, None)
     assert timeline.warmup_steps == 3
     # After its last event, the other rank's steps alone.

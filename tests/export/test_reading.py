@@ -71,7 +71,8 @@ def test_exported_steps_equal_those_of_the_record(tmp_path: Path) -> None:
     times = [step.values["perf/step_time_seconds"] for step in steps]
     assert times == [time_ns / 1e9 for time_ns in expected.time_ns]
     assert steps[-1].values["train/samples"] == sum(expected.samples) == 16 * 64 * 2
-    # A step ends when the slowest rank ends it, counted back from the end of its window.
+    # A step ends when the slowest rank ends it, counted back from the end of its window. The
+    # windows end at 7 s, 8 s and 13 ticks later.
     assert [steps[0].unix_ns, steps[1].unix_ns] == [UNIX_NS + 7 * S, UNIX_NS + 7 * S + S // 2]
     assert steps[-1].unix_ns == UNIX_NS + 8 * S + 13 * TICK
 
@@ -288,7 +289,7 @@ def test_points_do_not_depend_on_how_files_grow(tmp_path: Path) -> None:
     for axis in ("train/step", "eval/step", "sys/gpu/reading"):
         assert select_points(points, axis) == select_points(expected, axis) != []
         numbers = [point.number for point in select_points(points, axis)]
-        assert numbers == sorted(set(numbers))
+        assert numbers == sorted(set(numbers))  # in order, none twice
 
 
 def test_step_is_exported_once_the_slowest_rank_reported_it(tmp_path: Path) -> None:

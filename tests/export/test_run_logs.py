@@ -84,9 +84,9 @@ def test_importer_reads_the_same_figures_from_exported_files(run, tmp_path):
         assert row.case == record.plan.case
 
 
-# Of each rank: 5 end after the first window, 7 in the second epoch.
 @pytest.mark.parametrize("num_events", [5, 7])
 def test_interrupted_run_has_no_totals_and_is_aborted(num_events, tmp_path):
+    """Each rank has only its first events: 5 end after the first window, 7 in the second epoch."""
     run = write_two_ranks(tmp_path / "run", ends_after=num_events)
     record, _ = run
     assert not record.passed

@@ -84,7 +84,7 @@ def test_parquet_has_the_rows_of_the_table_with_their_types(run, tmp_path):
 
 
 @pytest.mark.parametrize("form", ["csv", "perflog"])
-def test_text_is_printed_or_replaces_a_file_atomically(form, run, cli, tmp_path):
+def test_text_is_printed_or_replaces_a_whole_file(form, run, cli, tmp_path):
     record, folder = run
     file = tmp_path / "out.txt"
     args = ("export", folder, "--to", form)
@@ -94,6 +94,7 @@ def test_text_is_printed_or_replaces_a_file_atomically(form, run, cli, tmp_path)
     file.write_text("x" * 10**6)  # longer than what replaces it
     assert cli(*args, "-o", file) == (0, "", f"{file}\n")
     assert file.read_text(encoding="utf-8") == out
+    # No temporary file is left.
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out.txt", "run"]
 
 

@@ -35,7 +35,7 @@ def test_target_is_a_backend_with_an_optional_destination() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "what"),
+    ("words", "error"),
     [
         (["tensorbord"], "unknown backend 'tensorbord'.*\n.*did you mean tensorboard"),
         (["wandb="], "wandb= has an empty destination"),
@@ -43,8 +43,8 @@ def test_target_is_a_backend_with_an_optional_destination() -> None:
         (["mlflow", "mlflow"], "mlflow is given twice"),
     ],
 )
-def test_invalid_target_is_refused(words: list[str], what: str) -> None:
-    with pytest.raises(UsageError, match=what):
+def test_invalid_target_is_refused(words: list[str], error: str) -> None:
+    with pytest.raises(UsageError, match=error):
         parse_targets(words)
 
 
@@ -64,7 +64,7 @@ def test_mlflow_database_needs_the_full_mlflow_package(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     # Only the small package is installed, which can send to a server.
-    monkeypatch.setattr(targets, "find_spec", lambda name: name == "mlflow" or None)
+    monkeypatch.setattr(targets, "find_spec", lambda name: name if name == "mlflow" else None)
     require_backends(parse_targets(["mlflow=http://host:5000"]))
     for word in ("mlflow", "mlflow=sqlite:///a.db"):
         with pytest.raises(EnvironmentFault, match="mlflow needs alembic"):

@@ -60,7 +60,7 @@ class Symbols(NamedTuple):
 
 
 def read_symbols(file: Path, *options: str) -> Symbols:
-    """Return the symbols that ``nm`` lists."""
+    """Return the symbols that ``nm`` lists; undefined ones have the version that they ask for."""
     defined: set[str] = set()
     undefined: set[tuple[str, str]] = set()
     for line in run("nm", *options, str(file)).splitlines():
