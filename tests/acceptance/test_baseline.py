@@ -77,20 +77,28 @@ def test_baseline_with_few_measurements_widens_the_intervals() -> None:
 
 
 def make_request(folder: Path, **changes: object) -> AcceptRequest:
+    """Return a request to time each of two CPU ranks alone, into ``folder``.
+
+    ``changes`` are further fields of the request.
+    """
     return AcceptRequest.build(
         case="toy", device="cpu", nproc=2, phases="devices", out=folder, **changes
     )
 
 
-def measure(acceptance: Acceptance, step_s: float) -> None:
-    """Write five rounds of each device, and the result that follows from them."""
+def write_evidence_and_result(acceptance: Acceptance, step_s: float) -> None:
+    """Write five rounds of each device as if measured, and the result that follows from them."""
     writer = EvidenceWriter(acceptance.folder, acceptance.node)
-    names = list(acceptance.device_names)
+    device_names = list(acceptance.device_names)
     writer.write(
-        Joined, node=acceptance.node, devices=names, products=[PRODUCT] * len(names), software={}
+        Joined,
+        node=acceptance.node,
+        devices=device_names,
+        products=[PRODUCT] * len(device_names),
+        software={},
     )
     for number, factor in enumerate(VARIATION):
-        for device, name in enumerate(names):
+        for device, name in enumerate(device_names):
             result = RankResult(
                 rank=0,  # of the training of this device alone
                 device=device,
@@ -106,20 +114,22 @@ def measure(acceptance: Acceptance, step_s: float) -> None:
 
 @pytest.fixture
 def earlier_acceptance(tmp_path: Path) -> Path:
-    """Return the folder of an acceptance whose steps took 0.1 s."""
+    """Return the folder of an acceptance of two devices, whose steps took 0.1 s in five rounds."""
     with prepare_acceptance(make_request(tmp_path / "earlier")) as acceptance:
-        measure(acceptance, step_s=0.1)
+        write_evidence_and_result(acceptance, step_s=0.1)
     return tmp_path / "earlier"
 
 
 def test_later_acceptance_is_compared_with_an_earlier_one(
     earlier_acceptance: Path, tmp_path: Path
 ) -> None:
+    """The steps of both devices took 0.1 s in the earlier acceptance, and 0.12 s in the later."""
     later = make_request(tmp_path / "later", baseline=str(earlier_acceptance))
+    # As ``trainmark.api`` does, the test reads the times from the path that the request names.
     with prepare_acceptance(
         later, read_baselines=lambda plans: read_baselines_of_acceptance(earlier_acceptance, plans)
     ) as new:
-        measure(new, step_s=0.12)
+        write_evidence_and_result(new, step_s=0.12)
         result, _pairs_to_measure_again = conclude(new, interrupted=None)
 
     assert result.baseline == str(earlier_acceptance)
@@ -131,6 +141,7 @@ def test_later_acceptance_is_compared_with_an_earlier_one(
 
 
 def test_baseline_is_the_median_of_passed_devices(earlier_acceptance: Path) -> None:
+    """Both devices passed the earlier acceptance: a median of 0.1 s over five rounds of each."""
     plans = resolve_plans(make_request(earlier_acceptance), [(1, 2)])  # one node with two ranks
 
     baselines = read_baselines_of_acceptance(earlier_acceptance, plans)
@@ -140,7 +151,8 @@ def test_baseline_is_the_median_of_passed_devices(earlier_acceptance: Path) -> N
         BaselineTime(phase="devices", product=PRODUCT, quantity="step", seconds=0.1, count=count),
     )
     assert baselines.find("devices", PRODUCT, "step") == Baseline(seconds=0.1, count=count)
-    assert baselines.find("nodes", PRODUCT, "step") is None  # that phase was not chosen
+    # The earlier acceptance measured devices alone, but not the whole node.
+    assert baselines.find("nodes", PRODUCT, "step") is None
 
 
 def test_baseline_of_other_work_is_refused_before_the_folder_is_made(
@@ -164,10 +176,13 @@ def test_baseline_of_other_work_is_refused_before_the_folder_is_made(
 def test_dry_run_checks_the_baseline_and_needs_no_peers(
     earlier_acceptance: Path, tmp_path: Path
 ) -> None:
+    """``plan_acceptance`` is what a dry run calls: it plans, and measures nothing."""
     later = make_request(tmp_path / "later", baseline=str(earlier_acceptance))
     timetable = plan_acceptance(later.model_copy(update={"nproc": 1})).make_timetable()
 
-    assert timetable.remarks == ()  # a single device is compared with the baseline
+    # No remark that a single device has no other one to be compared with: it has the baseline.
+    assert timetable.remarks == ()
+    # A baseline of other work (the earlier acceptance had another micro-batch size) is refused.
     with pytest.raises(UsageError) as refused:
         plan_acceptance(later.model_copy(update={"overrides": {"micro_batch_size": "32"}}))
     assert "micro_batch_size" in refused.value.what
@@ -180,8 +195,8 @@ def test_resumed_acceptance_announces_only_missing_rounds(earlier_acceptance: Pa
     timetable = plan_acceptance(request).make_timetable()
 
     assert timetable.num_rounds == {"devices": 1}  # of six, five were measured
-    assert timetable.limit_s == request.deadline
-    assert len(timetable.schedule[0].teams) == 2
+    assert timetable.limit_s == request.deadline  # seconds that the only missing round may take
+    assert len(timetable.schedule[0].teams) == 2  # each of the two devices trains alone
     # It names how many rounds were measured in earlier sessions.
     assert len(timetable.remarks) == 1
 

@@ -44,7 +44,8 @@ def test_devices_that_agree_are_deterministic() -> None:
 
 
 def test_deviating_minority_is_named_with_step_and_first_tensor() -> None:
-    # The gradient of step 2 deviates first; what deviates after it is its consequence.
+    # The gradient of step 2 deviates first, in the tensor ``last``; what deviates after it is its
+    # consequence.
     flipped = make_digests_of_run(
         Change(step=2, part="gradient"),
         Change(step=3, part="weight", added=5),
@@ -65,6 +66,7 @@ def test_deviating_minority_is_named_with_step_and_first_tensor() -> None:
 
 
 def test_device_that_differs_from_itself_among_consistent_ones_is_named() -> None:
+    """In the second training of device b a weight of the tensor ``first`` differs after step 3."""
     compared = compare_devices(
         {
             "a": [make_digests_of_run(), make_digests_of_run()],

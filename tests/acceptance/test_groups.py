@@ -99,6 +99,7 @@ def test_search_ends_after_all_nodes_if_their_time_is_as_predicted() -> None:
     assert search.outcome == "as_predicted"
     assert search.whole is not None
     assert search.whole.slower == pytest.approx(0)
+    # Only the set of all nodes was measured.
     num_rounds = {team: len(times) for team, times in cluster.seconds.items()}
     assert num_rounds == {cluster.nodes: REPEATS}
 

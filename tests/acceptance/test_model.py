@@ -29,6 +29,7 @@ def make_exact_measurements(
         pair_s: seconds of a step of a pair, by the numbers of its nodes.
         repeats: rounds, in each of which every node and pair takes the same time.
     """
+    # (-1, 2): without pairs, two empty arrays.
     first, second = np.array([*pair_s] * repeats, np.int64).reshape(-1, 2).T
     return Measurements(
         num_nodes=num_nodes,
@@ -52,11 +53,11 @@ def list_node_verdicts(judgement: Judgement) -> list[str]:
 
 
 def test_slow_node_is_named_with_its_exact_share() -> None:
-    pairs = round_robin_pairs(4, seconds=2.0)
-    slow = {pair: 2.2 if 1 in pair else seconds for pair, seconds in pairs.items()}
+    # Node 1 takes 10% longer than the others, both alone and in its pairs.
+    pair_s = {pair: 2.2 if 1 in pair else 2.0 for pair in round_robin_pairs(4)}
 
     judgement = judge_measurements(
-        make_exact_measurements(num_nodes=4, alone_s=[1.0, 1.1, 1.0, 1.0], pair_s=slow)
+        make_exact_measurements(num_nodes=4, alone_s=[1.0, 1.1, 1.0, 1.0], pair_s=pair_s)
     )
 
     assert list_node_verdicts(judgement) == ["pass", "slow", "pass", "pass"]

@@ -121,8 +121,9 @@ def test_equal_nodes_pass_and_a_slow_one_fails(tmp_path: Path) -> None:
 
     assert result.unit == "node"
     assert [member.decision for member in result.members] == ["pass", "pass", "fail", "pass"]
-    # It fails as a node and as the node of its device.
+    # It fails twice: as a node (no text), and because its device failed (whose name is the text).
     assert [finding.text for finding in result.members[2].findings] == ["", "c:gpu:0"]
+    # ``bits``: comparisons of the trainings of several devices bit by bit; here one, of all four.
     assert [(comparison.control, comparison.devices) for comparison in result.bits] == [
         ("deterministic", 4)
     ]
@@ -141,13 +142,13 @@ def test_both_nodes_of_a_pair_are_one_measurement(tmp_path: Path) -> None:
             results=[make_rank_result(rank, seconds)],
         )
 
-    links = [link for link in judge_folder(tmp_path).links if link.quantity == "step"]
+    links = judge_folder(tmp_path).links
 
     assert [(link.members, link.rounds) for link in links] == [(("a", "b"), 1)]
 
 
 def test_node_that_never_joined_fails(tmp_path: Path) -> None:
-    for rank in (0, 1, 3):  # all but rank 2, whose name is not known
+    for rank in (0, 1, 3):  # all but rank 2, whose name is not known without an event
         measure_alone(join(tmp_path, rank))
 
     result = judge_folder(tmp_path)
@@ -160,6 +161,7 @@ def test_node_that_missed_its_pairs_fails_once_and_its_partners_pass(tmp_path: P
     writers = [join(tmp_path, rank) for rank in range(4)]
     for writer in writers:
         measure_alone(writer)
+    # Nodes a, b and d each waited for node c in vain, in one round each.
     for number, rank in enumerate((0, 1, 3)):
         writers[rank].write(
             NotMeasured,
@@ -219,13 +221,13 @@ def measure_pairs(writers: list[EvidenceWriter], rounds: int = 3) -> None:
 def measure_set(writers: list[EvidenceWriter], members: str, step_s: float) -> None:
     """Write five rounds of a set of nodes; each letter of ``members`` is a node's name."""
     for number in range(5):
-        for place, name in enumerate(members):
+        for rank, name in enumerate(members):
             writers[NODES.index(name)].write(
                 Measured,
                 phase="groups",
                 round=number,
                 members=list(members),
-                results=[make_rank_result(place, step_s)],
+                results=[make_rank_result(rank, step_s)],
             )
 
 
@@ -315,13 +317,14 @@ def test_node_clocks_minutes_apart_change_no_verdict(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now_s = evidence.time.time()
+    # Each node writes its evidence with a clock that is wrong by some seconds.
     for rank, offset_s in enumerate((0.0, -600.0, 600.0, 3_600.0)):
         monkeypatch.setattr(evidence.time, "time", lambda offset_s=offset_s: now_s + offset_s)
         measure_alone(join(tmp_path, rank))
     session = Session(tmp_path, session_number=1)
     session.scan()
 
-    # A node is alive by when its events arrive here, not by the times that they have.
+    # Whether a node is alive depends on when its events are read here, not on their timestamps.
     assert session.list_alive(range(4)) == [0, 1, 2, 3]
     assert judge_folder(tmp_path).list_names("pass") == list(NODES)
 
@@ -336,7 +339,7 @@ def test_two_nodes_are_compared_with_each_other(tmp_path: Path) -> None:
 
 
 def test_node_without_the_shared_folder_is_named_with_its_error(tmp_path: Path) -> None:
-    for rank in (0, 1, 2):
+    for rank in (0, 1, 2):  # of four
         measure_alone(join(tmp_path, rank))
     # The output of the job, each line with its node: node 3 could not write evidence.
     (tmp_path / "log.job.txt").write_text(
@@ -360,11 +363,14 @@ def never_stop() -> bool:
 
 
 def test_pair_waits_for_an_arrived_node_but_not_for_one_that_left(tmp_path: Path) -> None:
-    """Of three nodes one arrives, one leaves before, and one never joins."""
+    """Before a pair starts, its nodes meet at a barrier, here named ``pairs 3``.
+
+    Of three nodes one arrives, one leaves before, and one (rank 2) never joins.
+    """
     first, second = join(tmp_path, rank=0), join(tmp_path, rank=1)
     session = Session(tmp_path, session_number=1)
     assert session.wait_for_all(num_nodes=2, timeout_s=60, is_stopped=never_stop) == [0, 1]
-    assert session.get_address(1) == "host-1"
+    assert session.get_address(1) == "host-1"  # as the node stated when it joined
 
     first.write(Arrived, barrier_name="pairs 3")
     second.write(Left, signal=None)
@@ -377,14 +383,14 @@ def test_pair_waits_for_an_arrived_node_but_not_for_one_that_left(tmp_path: Path
 def test_silent_node_is_lost_until_its_next_heartbeat(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    now_s = 1000.0
+    now_s = 1000.0  # any time
     monkeypatch.setattr(peers.time, "monotonic", lambda: now_s)
     writer = join(tmp_path, rank=0)
     session = Session(tmp_path, session_number=1)
     session.scan()
     assert session.peers[0].is_alive
 
-    now_s += peers.SILENCE_S + 1
+    now_s += peers.SILENCE_S + 1  # longer than a node may be silent
     session.scan()
     assert not session.peers[0].is_alive
 
@@ -440,7 +446,7 @@ def test_cluster_that_cannot_be_accepted_is_refused(
     assert not list((tmp_path / "out").glob("*.json"))  # no plan or result was written
 
 
-def test_folder_without_a_session_cannot_be_attached_to(tmp_path: Path) -> None:
+def test_attach_to_a_folder_without_a_session_is_refused(tmp_path: Path) -> None:
     with pytest.raises(RecordError) as refused, attach_session(tmp_path):
         pass
     assert refused.value.where == str(tmp_path)

@@ -64,7 +64,8 @@ def train_with_flipped_bit(
         seed: decides the step, the tensor, the element and the bit.
     """
     chance = random.Random(seed)
-    training, step = Training(plan, context), chance.randrange(STEPS) + 1
+    training = Training(plan, context)
+    step = chance.randrange(STEPS) + 1
     model = training.job.stepper.model
     parameters = list(model.parameters())
     handles = []
@@ -104,7 +105,7 @@ def test_same_seed_gives_same_digests(planned_training: tuple[Plan, JobContext])
 
     assert len(first) == STEPS + 1  # the last digest has the final weights
     assert first == second
-    # The weights and the bias of two layers.
+    # A step's digest has a number for each tensor: here the weights and the biases of two layers.
     assert len(first[0].gradients) == len(first[0].weights) == 4
     assert first[0] != first[1]
 
@@ -119,12 +120,12 @@ def test_without_a_control_run_nothing_is_trained(
 def test_flipped_bit_is_found_in_its_step(
     planned_training: tuple[Plan, JobContext], kind: str
 ) -> None:
-    usual = digest_steps(Training(*planned_training), STEPS)
+    usual = digest_steps(Training(*planned_training), STEPS)  # without a flipped bit
     for seed in range(8):  # eight different steps, elements and bits
         step, digests = train_with_flipped_bit(*planned_training, kind, seed)
-        place = find_difference(usual, digests)
-        assert place is not None, seed
-        assert place.step == step, seed
+        difference = find_difference(usual, digests)  # the first one
+        assert difference is not None, seed
+        assert difference.step == step, seed
 
 
 @pytest.mark.nightly
@@ -159,7 +160,7 @@ def test_training_continues_into_the_next_epoch(planned_training: tuple[Plan, Jo
     losses = [float(training.step()) for _ in range(steps)]
 
     assert len(losses) == steps
-    assert losses[-1] < losses[0]
+    assert losses[-1] < losses[0]  # it still learns, instead of starting anew
 
 
 def test_windows_are_timed_one_by_one(planned_training: tuple[Plan, JobContext]) -> None:
@@ -177,7 +178,8 @@ def test_windows_are_timed_one_by_one(planned_training: tuple[Plan, JobContext])
 def test_one_slow_step_before_the_windows_does_not_shorten_them(
     planned_training: tuple[Plan, JobContext], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # The second step is a warm-up step; the fastest of these decides how many steps a window has.
+    # The fake is a training and the clock on which its steps take 1 ms each, plus these pauses. The
+    # second step is a warm-up step; the fastest of these decides how many steps a window has.
     clock = FakeClock(pauses={2: 0.1, 40: 0.1})
     monkeypatch.setattr("trainmark.acceptance.rank.perf_counter", clock.read)
     _plan, context = planned_training

@@ -52,7 +52,7 @@ def test_four_devices_have_rounds_of_devices_nodes_and_pairs(tmp_path: Path) -> 
     # Five repeats by default; once the only node, which has no other to be compared with; and
     # three rounds, in which each of four devices meets each other one.
     assert phases == ["devices"] * 5 + ["nodes"] + ["pairs"] * 3
-    # Numbers of devices that train together.
+    # A team: the numbers of the devices that train together; a round may have several teams.
     teams: dict[str, list[tuple[int, ...]]] = {phase: [] for phase in phases}
     for planned_round in rounds:
         teams[planned_round.phase] += planned_round.teams

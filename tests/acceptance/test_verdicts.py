@@ -102,6 +102,7 @@ def test_device_that_computes_differently_fails(tmp_path: Path) -> None:
 
     assert result.list_names("fail") == [DEVICES[3]]
     assert list_finding_codes(result, DEVICES[3]) == ["computes_differently"]
+    # The place of the first difference: the evidence has trainings of one step and one layer.
     assert "weight of layer in step 1" in result.members[3].findings[0].text
 
 
@@ -133,7 +134,7 @@ def test_interrupted_acceptance_never_passes_as_a_whole(tmp_path: Path) -> None:
 def test_device_that_fails_alone_is_blamed(tmp_path: Path) -> None:
     measured = DeviceEvidence(tmp_path)
     measured.write_device_phase(DEVICES[:3])
-    measured.write_failed_round("devices", (DEVICES[3],), "deadline")
+    measured.write_failed_round("devices", (DEVICES[3],), "deadline")  # it trained alone
 
     result = judge_folder(tmp_path)
 
@@ -210,6 +211,7 @@ def test_bad_round_of_the_whole_machine_fails_all_devices_if_none_is_to_blame(
     for folder in folders:
         folder.mkdir()
     unexplained, explained, no_bad_round = folders
+    # All devices pass alone and in pairs, so each of them may be to blame for the bad round.
     measured = DeviceEvidence(unexplained)
     measured.write_all_phases()
     write_bad_round(measured)
@@ -223,6 +225,7 @@ def test_bad_round_of_the_whole_machine_fails_all_devices_if_none_is_to_blame(
     measured.write_failed_round("devices", (DEVICES[3],), "failed")
     write_bad_round(measured)
     assert judge_folder(explained).list_names("fail") == [DEVICES[3]]
+    # With a good round of the whole machine all devices pass.
     measured = DeviceEvidence(no_bad_round)
     measured.write_all_phases()
     measured.write_machine_round()

@@ -87,6 +87,7 @@ class FakePeer:
 def test_a_variant_that_compiles_for_too_long_is_killed_and_the_others_are_kept(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
+    """The variant that compiles for too long is a fake that waits until it is killed."""
     monkeypatch.setattr(training, "Peer", FakePeer)
     monkeypatch.setattr(training, "SETTLE_S", 0.0)  # the time limit of a variant's first steps
     turns = training.take_turns(
@@ -97,7 +98,7 @@ def test_a_variant_that_compiles_for_too_long_is_killed_and_the_others_are_kept(
         flops=1.0,
         units={},
     )
-    assert turns.failed == {"compiled": "killed"}
+    assert turns.failed == {"compiled": "killed"}  # the variant, and the text of its error
     assert set(turns.seconds) == set(turns.peak_bytes) == {"ours"}
     # Without our own variant there is nothing to compare.
     with pytest.raises(PeerFailedError):
@@ -175,7 +176,7 @@ def test_plain_embedding_bags_without_time_are_skipped(
     monkeypatch.setattr(dlrm, "time", clock)
     monkeypatch.setattr(section, "time", clock)
     monkeypatch.setattr(dlrm, "measure_part", measure)
-    monkeypatch.setattr(dlrm, "TINY_ROWS", 10)
+    monkeypatch.setattr(dlrm, "TINY_ROWS", 10)  # instead of as many as fit on the device
     monkeypatch.setattr(dlrm, "write_clicks", lambda *_, **__: "folder")
 
     card = Card(device="cpu", size="full", scratch=tmp_path, ends_at_s=60.0, is_brief=True)
@@ -197,10 +198,10 @@ def test_largest_tables_fit_and_one_more_row_each_does_not(
     opened: Any = SimpleNamespace(memory=lambda: use)
     vendor = SimpleNamespace(open=lambda *_: opened)
     monkeypatch.setattr(devices, "choose_vendor", lambda _: vendor)
-    rows = largest_tables.count_rows_that_fit("card")
+    rows = largest_tables.count_rows_that_fit("card")  # of each of ``NUM_TABLES`` equal tables
     # The process that asks for the memory occupies up to ``CONTEXT_BYTES`` of it.
     rank_memory = RankMemory(total - largest_tables.CONTEXT_BYTES)
-    place_tables(rank_memory, [rows] * NUM_TABLES, DIM, world_size=1)
+    place_tables(rank_memory, [rows] * NUM_TABLES, DIM, world_size=1)  # raises if they do not fit
     with pytest.raises(EnvironmentFault):
         place_tables(rank_memory, [rows + 1] * NUM_TABLES, DIM, world_size=1)
 

@@ -17,6 +17,7 @@ NO_BENCHMARK = {"__init__", "accept_groups", "__main__", "harness", "jobs", "pee
 
 
 def run_benchmark(*args: str) -> subprocess.CompletedProcess[str]:
+    """Run ``python -m benchmarks`` with these arguments."""
     # One thread: the tests beside this one need the other cores.
     path = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
     environment = os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
@@ -45,7 +46,8 @@ def test_a_benchmark_ends_with_a_table_of_numbers(name: str, tmp_path: Path) -> 
     rows = re.findall(
         r"^\| (.+) \| (.+) \| (.*) \| (met|missed|not judged) \|$", process.stdout, re.MULTILINE
     )
-    # At the smallest size two have no meaningful bar; one needs quiet cores.
+    # A row ends with whether its bar (a requirement) is met. Of these benchmarks no bar is judged:
+    # at the smallest size two have no meaningful one, and the third needs quiet cores.
     unjudged = name in {"site_pages", "site_server", "threads_per_rank"}
     assert rows
     assert unjudged or any(met != "not judged" for *_, met in rows)
@@ -66,10 +68,11 @@ def test_every_module_with_bars_is_listed_and_every_table_has_a_module() -> None
         if path.stem not in NO_BENCHMARK and "conclude(" in path.read_text()
     }
     assert modules == set(NAMES)
-    of_cards = {path.stem for path in (ROOT / "benchmarks/results").glob("*.json")}
+    # The page of a card has a JSON file next to it, and no module of its own.
+    card_pages = {path.stem for path in (ROOT / "benchmarks/results").glob("*.json")}
     tables = {Path(name).stem for name in list_result_tables()}
     # Tests write the tables ``hollow`` and ``accept_faults``.
-    assert tables - of_cards - {"hollow", "accept_faults"} <= modules
+    assert tables - card_pages - {"hollow", "accept_faults"} <= modules
 
 
 def test_an_unknown_benchmark_is_refused() -> None:

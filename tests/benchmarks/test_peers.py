@@ -39,10 +39,10 @@ class CountingDevice:
 
 
 def take_turns(device: CountingDevice, monkeypatch: pytest.MonkeyPatch, requests: str) -> int:
-    """Answer what the parent asks; return how many steps were taken.
+    """Time the turns that a benchmark asks this peer process for; return the number of steps.
 
     Args:
-        requests: lines, each with the number of steps of a turn.
+        requests: standard input: lines, each with the number of steps of a turn.
     """
     monkeypatch.setattr(peers.time, "perf_counter", lambda: device.now_s)
     monkeypatch.setattr("sys.stdin", io.StringIO(requests))
@@ -57,6 +57,7 @@ def test_turn_reports_seconds_per_step_including_the_synchronization(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     device = CountingDevice(allocator_peak_bytes=None)
+    # Without an allocator, whose memory would be freed after each turn, all steps are timed.
     assert take_turns(device, monkeypatch, "1\n4\n") == 1 + 4
 
     ready, first, second = capsys.readouterr().out.splitlines()
@@ -75,11 +76,12 @@ def test_memory_is_the_allocator_peak_and_one_step_runs_before_timing(
     monkeypatch.setattr("torch.get_device_module", {"fake": module}.__getitem__)
 
     device = CountingDevice(allocator_peak_bytes=12345)
+    # The untimed step gets back the memory that was freed after the turn before.
     assert take_turns(device, monkeypatch, "3\n") == 1 + 3
 
     # Seconds per step, and the peak.
     assert capsys.readouterr().out.splitlines() == ["ready", "1.0 12345"]
-    assert freed == [True]  # after the untimed step, whose temporary memory does not count
+    assert freed == [True]  # once, after the only turn
 
 
 def test_peer_that_exits_reports_its_error() -> None:
