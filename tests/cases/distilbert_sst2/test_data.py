@@ -65,6 +65,7 @@ def test_generated_data_is_deterministic_and_passes_the_check(tmp_path):
         (tmp_path / name).mkdir()
         data.generate(tmp_path / name, TINY)
     facts = data.check(tmp_path / "one", TINY)
+    # The numbers of generated rows; 4% of their labels are wrong, so no accuracy exceeds 96%.
     assert (facts.train_samples, facts.eval_samples) == (6_400, 1_000)
     assert (facts.layout, facts.best_quality, facts.quality_comparable) == ("tsv", 0.96, False)
     assert facts.content_id == "f5d20c8023599750"  # pinned: the generated data never change
@@ -77,11 +78,11 @@ def test_generated_data_is_deterministic_and_passes_the_check(tmp_path):
 def label_by_grammar(sentence):
     """Return the label by the grammar: that of the adjective, reversed by a ``not`` before it."""
     words = sentence.split()
-    place = next(
+    adjective_index = next(
         i for i, word in enumerate(words) if word in (*generated.POSITIVE, *generated.NEGATIVE)
     )
-    is_positive = words[place] in generated.POSITIVE
-    is_negated = words[place - 1] == "not"
+    is_positive = words[adjective_index] in generated.POSITIVE
+    is_negated = words[adjective_index - 1] == "not"
     return int(is_positive != is_negated)
 
 
@@ -95,13 +96,13 @@ def test_labels_by_the_generating_rule_score_the_best_accuracy(split):
     assert 1 - len(wrong) / rows == generated.BEST_ACCURACY
 
 
-@pytest.mark.parametrize("form", ["vocab.txt", "tokenizer.json"])
+@pytest.mark.parametrize("vocabulary_file", ["vocab.txt", "tokenizer.json"])
 @pytest.mark.parametrize("length", [8, 24])
-def test_ids_equal_those_of_the_library_tokenizer(folder, form, length):
+def test_ids_equal_those_of_the_library_tokenizer(folder, vocabulary_file, length):
     from transformers import DistilBertTokenizer
 
     library_tokenizer = DistilBertTokenizer(vocab=str(folder / "model" / "vocab.txt"))
-    if form == "tokenizer.json":
+    if vocabulary_file == "tokenizer.json":
         # A model folder may have either file; this one leaves only tokenizer.json.
         library_tokenizer.backend_tokenizer.save(str(folder / "model" / "tokenizer.json"))
         (folder / "model" / "vocab.txt").unlink()
@@ -114,8 +115,8 @@ def test_ids_equal_those_of_the_library_tokenizer(folder, form, length):
     assert ids.tolist() == expected["input_ids"]
     assert mask.astype(int).tolist() == expected["attention_mask"]
     assert (counts.tokens, counts.tokens_padded) == (mask.sum(), len(UNUSUAL_TEXTS) * length)
-    long = library_tokenizer(UNUSUAL_TEXTS)["input_ids"]  # not truncated
-    assert rows.num_truncated == sum(len(row) > length for row in long)
+    untruncated = library_tokenizer(UNUSUAL_TEXTS)["input_ids"]
+    assert rows.num_truncated == sum(len(row) > length for row in untruncated)
 
 
 def write_weights(model, *, without=(), extra=None):
@@ -223,7 +224,7 @@ def write_npz(folder, split, **changes):
 
 
 @pytest.mark.parametrize(
-    ("changes", "says"),
+    ("changes", "expected_error"),
     [
         ({}, None),
         ({"label": np.array([0, 1, 2])}, "label, row 3: label is not valid: 2"),
@@ -250,17 +251,18 @@ def write_npz(folder, split, **changes):
         ({"idx": np.array([2, 2, 2])}, "row 2 appears 3 times"),
     ],
 )
-def test_npz_rows_are_read_and_checked(tmp_path, changes, says):
+def test_npz_rows_are_read_and_checked(tmp_path, changes, expected_error):
+    """Three valid rows are read (``expected_error`` None); those with a change are refused."""
     write_npz(tmp_path, "train", **changes)
     write_npz(tmp_path, "validation")
     generated.write_model_folder(tmp_path / "model")
-    # Unchanged arrays are valid; padding is not part of a row's ids.
-    if says is None:
+    if expected_error is None:
+        # Padding is not part of a row's ids.
         loaded = data.load(tmp_path, REAL)
         assert loaded.train.ids.get_row(1).tolist() == [2, 9, 10, 3]
         assert loaded.train.labels.tolist() == [0, 1, 0]
         return
-    assert says in read_fault(tmp_path)
+    assert expected_error in read_fault(tmp_path)
 
 
 SEPARATED = "one\u2028two\u2029three\x85four\x0bfive\x0csix\x1cseven\reight"
@@ -291,7 +293,9 @@ def test_vocabulary_with_byte_order_mark_and_crlf_gives_the_same_ids(folder):
     ("sentence", "label", "where", "fix"),
     [(None, 0, "row 2, sentence", "remove the row"), ("a", -1, "row 2, label", "no labels")],
 )
-def test_row_without_sentence_or_label_is_named_with_its_key(folder, sentence, label, where, fix):
+def test_row_without_sentence_or_label_is_named_with_its_column(
+    folder, sentence, label, where, fix
+):
     write_split(folder, "train", ["good film", sentence], [1, label])
     with pytest.raises(DataError) as caught:
         prepare(folder, folder.with_name(f"{folder.name}-made"), print)
@@ -316,6 +320,7 @@ def test_parquet_tsv_and_npz_hold_the_same_rows(tmp_path):
     write_weights(tmp_path / "tsv" / "model")  # ``prepare`` copies them to the npz folder
     outputs = []
     prepare(tmp_path / "tsv", tmp_path / "npz", outputs.append)
+    # ``UNUSUAL_TEXTS`` has 11 rows; the published data set has more.
     assert any(
         line.startswith("train: 11 rows") and "NOT the published" in line for line in outputs
     )

@@ -37,9 +37,10 @@ TINY = replace(CASE.recipes["tiny"], micro_batch_size=8)
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    place = tmp_path_factory.mktemp("data")
-    data.generate(place, TINY)
-    return place
+    """Return a data folder with the generated data of the tiny recipe."""
+    data_folder = tmp_path_factory.mktemp("data")
+    data.generate(data_folder, TINY)
+    return data_folder
 
 
 @pytest.fixture(scope="module")

@@ -80,7 +80,10 @@ source_spec:
 
 
 def make_rows(split):
-    """Return numbers, labels and categories whose values are derived from their row number."""
+    """Return numbers, labels and categories whose values are derived from their row number.
+
+    Shapes: (rows, 2), (rows,) and (3 tables, rows).
+    """
     numbers = np.arange(ROWS[split])
     numerical = (numbers[:, None] + np.arange(2) / 2).astype(np.float16)
     # Categories are below ``CARDINALITIES``: there are at most 103 rows.
@@ -105,6 +108,7 @@ def test_written_spec_is_read_back(spec, tmp_path):
     assert (
         read_spec(tmp_path) == spec == FeatureSpec.create(tmp_path, CARDINALITIES, num_numerical=2)
     )
+    # The smallest types for ids of 100, 1,000 and 50,000 categories.
     assert spec.category_dtypes == ("int8", "int16", "int32")
     assert spec.files["test"].categories[2] == tmp_path / "test" / "cat_2.bin"
     # Bytes of a row in each file: label, two float16 numbers, and the three columns of categories.
@@ -161,6 +165,7 @@ def test_files_with_other_numbers_of_rows_are_named_with_their_counts(spec, tmp_
 
 
 def test_valid_folder_passes_its_check_and_loads(spec, tmp_path):
+    """``spec`` describes the folder; it has 103 training rows and 7 test rows."""
     facts = data.check(tmp_path, REAL)
     assert (facts.train_samples, facts.eval_samples) == (103, 7)
     assert (facts.layout, facts.best_quality) == ("criteo-split-binary", None)
@@ -185,20 +190,21 @@ def test_file_whose_rows_are_no_multiple_of_the_block_is_read_whole(tmp_path):
 @given(
     split=st.sampled_from(["train", "test"]),
     row=st.integers(0, 6),
-    column=st.integers(0, 4),
+    file_index=st.integers(0, 4),
     use_first_bad_value=st.booleans(),
-    block=st.integers(1, 30),
+    rows_per_block=st.integers(1, 30),
 )
 def test_a_value_outside_its_range_is_named(  # noqa: PLR0917
-    spec, tmp_path, split, row, column, use_first_bad_value, block
+    spec, tmp_path, split, row, file_index, use_first_bad_value, rows_per_block
 ):
-    file, kind = list(spec.get_row_types(split).items())[column]
+    # The files of a split, each with the type of its rows: labels, numbers, and three tables.
+    file, row_type = list(spec.get_row_types(split).items())[file_index]
     before = file.read_bytes()
     # Two bad values for each file: labels must be 0 or 1, numbers finite, categories
     # from 0 to below their cardinality.
     bad_values = [(2, 255), (np.inf, np.nan), *((cardinality, -3) for cardinality in CARDINALITIES)]
-    value = bad_values[column][0 if use_first_bad_value else 1]
-    values = np.fromfile(file, kind.base)
+    value = bad_values[file_index][0 if use_first_bad_value else 1]
+    values = np.fromfile(file, row_type.base)
     values[row] = value
     values.tofile(file)
     # The check caches its result by the times of files. Two writes in quick succession may get the
@@ -206,7 +212,8 @@ def test_a_value_outside_its_range_is_named(  # noqa: PLR0917
     time_ns = next(_FILE_TIMES_NS)
     os.utime(file, ns=(time_ns, time_ns))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(data, "BLOCK_BYTES", 4 * block)  # the value is in any block
+        # Rows have at most 4 bytes, so the bad one may be in any block of the file.
+        patch.setattr(data, "BLOCK_BYTES", 4 * rows_per_block)
         error = read_fault(data.check, tmp_path, REAL)
         assert str(read_fault(data.load, tmp_path, REAL)) == str(error)
     assert error.where == str(file)
@@ -286,15 +293,22 @@ def test_expected_auc_counts_every_pair(values):
     assert generated.compute_expected_auc(scores) == pytest.approx(right / pairs, abs=1e-12)
 
 
-def test_generated_clicks_are_written_as_drawn_with_the_best_auc_they_allow(tmp_path, monkeypatch):
+@pytest.fixture
+def small_generated_splits(monkeypatch):
+    """Let the generator write 1,000 training rows and 300 test rows."""
     # The best AUC is cached by seed: forget it before and after the smaller splits.
     monkeypatch.setattr(generated, "ROWS", {"train": 1_000, "test": 300})
     generated._compute_best_auc.cache_clear()
-    recipes = [SimpleNamespace(data="generated", seed=seed) for seed in (7, 7, 8)]
+    yield
+    generated._compute_best_auc.cache_clear()
+
+
+@pytest.mark.usefixtures("small_generated_splits")
+def test_generated_clicks_depend_only_on_the_seed(tmp_path):
     folders = [tmp_path / name for name in ("one", "again", "other")]
-    for folder, recipe in zip(folders, recipes, strict=True):
+    for folder, seed in zip(folders, (7, 7, 8), strict=True):
         folder.mkdir()
-        generated.generate(folder, recipe)
+        generated.generate(folder, SimpleNamespace(data="generated", seed=seed))
     first, second, other = (
         {file.relative_to(folder): file.read_bytes() for file in folder.rglob("*.*")}
         for folder in folders
@@ -302,7 +316,13 @@ def test_generated_clicks_are_written_as_drawn_with_the_best_auc_they_allow(tmp_
     assert first == second
     # Another seed changes all files but the description.
     assert [name.name for name in first if first[name] == other[name]] == ["feature_spec.yaml"]
-    spec = read_spec(folders[0])
+
+
+@pytest.mark.usefixtures("small_generated_splits")
+def test_generated_clicks_are_written_as_drawn_with_the_best_auc_they_allow(tmp_path):
+    recipe = SimpleNamespace(data="generated", seed=7)
+    generated.generate(tmp_path, recipe)
+    spec = read_spec(tmp_path)
     assert set(spec.category_dtypes) == {"int8", "int16", "int32"}
     assert spec.cardinalities == generated.CARDINALITIES
     drawn_rows = generated.draw_rows("train", 7)
@@ -312,9 +332,8 @@ def test_generated_clicks_are_written_as_drawn_with_the_best_auc_they_allow(tmp_
     # On disk, the categories of a table may be far apart.
     strides = np.array(generated.STRIDES)[:, None]
     assert (batch.categories == np.stack(drawn_rows.categories).astype(int) * strides).all()
-    facts = data.check(folders[0], recipes[0])
+    facts = data.check(tmp_path, recipe)
     assert facts.best_quality == generated.compute_expected_auc(
         generated.draw_rows("test", 7).log_odds
     )
     assert (facts.train_samples, facts.eval_samples) == (1_000, 300)
-    generated._compute_best_auc.cache_clear()

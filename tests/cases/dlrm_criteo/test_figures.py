@@ -119,6 +119,7 @@ def test_rates_are_per_device_over_measured_windows(tmp_path: Path) -> None:
     assert values["exchange_bytes_per_device"].value == 14 * 80 / 2 / 2
     # The mean of 40e3 and 30e3.
     assert values["copy_bytes_per_device"].value == 35e3
+    # Look-ups dominate a DLRM, so its share of the peak FLOP/s would say little.
     assert (values["MFU"].value, values["MFU"].reason) == (None, message("no_headline_mfu"))
     assert values["model_flops_per_device"].value == 8e8 / 2  # 8e8 a rank in 2 s
 
@@ -153,7 +154,7 @@ def test_longest_part_limits_the_run(
     values = compute_case_figures(tmp_path, JOB, JOB, parts_ns=parts_ns)
     sentence = describe_limit({name: figure.value for name, figure in values.items()})
     assert sentence is not None
-    # The code has the suffix if the part uses its resource at a rate far below the limit.
+    # The sentence's code has this suffix if the part uses its resource far below the limit.
     assert sentence.code.removesuffix("_far_from_limit") == f"bound_by_{resource}"
 
 

@@ -27,6 +27,7 @@ RANKS = 4
 
 @pytest.fixture(scope="module")
 def clicks(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a data folder of the case with few rows."""
     folder = tmp_path_factory.mktemp("clicks")
     tiny_dlrm.write_clicks(folder)
     return folder
@@ -70,7 +71,7 @@ def test_distributed_tables_train_as_on_one_rank(
     rank_results_by_spread: list[dict[str, Any]], name: str
 ) -> None:
     spread = SPREADS[name]
-    # bfloat16 rounds the vectors that ranks exchange.
+    # float32 sums differ by their order; bfloat16 rounds the vectors that ranks exchange.
     tolerance = 1e-5 if spread.dtype == torch.float32 else 2e-2
     single_rank = tiny_dlrm.train(Spread(cardinalities=spread.cardinalities))
     # A spread may use fewer than the four ranks.
@@ -86,7 +87,7 @@ def test_distributed_tables_train_as_on_one_rank(
     assert sorted(tables) == list(range(len(spread.cardinalities)))
     for table, rows in join_tables([single_rank]).items():
         torch.testing.assert_close(tables[table], rows, rtol=0, atol=tolerance)
-        # The training changed it.
+        # The training changed it by more than any rounding.
         fresh = torch.empty_like(rows)
         fill_rows(fresh, table=table, first_row=0, cardinality=len(rows), seed=SEED)
         assert (rows - fresh).abs().max() > 5e-3
@@ -124,6 +125,12 @@ def test_job_on_four_ranks_trains_as_on_one(
     assert {name: rows_held[name] for name in rows_of_tables} == rows_of_tables
     dense = set(single_rank["trained"]) - set(rows_of_tables)
     assert all(dense <= set(job["trained"]) for job in jobs)
+
+
+def test_job_reports_the_bytes_that_a_sample_exchanges(
+    rank_results_and_jobs: list[tuple[Any, dict[str, Any]]],
+) -> None:
+    jobs = [job for _, job in rank_results_and_jobs]
     # Each table sends a vector and gets its gradient, unless it shares a rank with the sample.
     bytes_per_sample = [job["facts"]["exchanged_bytes_per_sample"] for job in jobs]
     # 2 directions, 7 tables, 4 bytes a float32.
@@ -162,7 +169,8 @@ def test_both_exchanges_overlap_with_the_bottom_layers(monkeypatch: pytest.Monke
     notes: list[str] = []
     # Instead of sending, it notes "begin" when it is called and "wait" when its end is awaited.
     monkeypatch.setattr(dist, "all_to_all_single", Echo(notes))
-    spread, timed = Spread(1), list[str]()
+    spread = Spread(1)
+    timed: list[str] = []
 
     def time_part(name: str) -> AbstractContextManager[None]:
         timed.append(name)
@@ -172,10 +180,10 @@ def test_both_exchanges_overlap_with_the_bottom_layers(monkeypatch: pytest.Monke
     num_tables = len(spread.cardinalities)
     dense = build_model(tiny_dlrm.NUMERICAL, DIM, num_tables, [16, DIM], [16, 1], seed=SEED)
     dense.bottom.register_forward_hook(lambda *_: notes.append("bottom"))
-    for place, layers in (("bottom", dense.bottom), ("top", dense.top)):
+    for part, layers in (("bottom", dense.bottom), ("top", dense.top)):
         for parameter in layers.parameters():
             parameter.register_post_accumulate_grad_hook(
-                lambda _, place=place: notes.append(f"{place} grad")
+                lambda _, part=part: notes.append(f"{part} grad")
             )
     tables.learning_rate = tiny_dlrm.RATE
     before = tables.local.weight.clone()

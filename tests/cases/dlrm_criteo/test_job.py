@@ -93,6 +93,7 @@ def test_an_epoch_trains_each_row_once(folder: Path, shuffle: bool) -> None:
     assert sum((batch.counts for batch in batches), Counts()) == Counts(
         samples=1_003, sequences=1_003
     )
+    # Without gradient accumulation each batch is a whole step.
     assert all(
         batch.closes_step and batch.step_samples == batch.counts.samples for batch in batches
     )
@@ -141,12 +142,13 @@ def test_it_learns_and_scores_each_test_row_once(folder: Path) -> None:
 
 
 def test_tables_beyond_memory_are_refused_with_the_number_of_ranks_that_fits(folder: Path) -> None:
-    class Small(CpuDevice):
+    class SmallDevice(CpuDevice):
         def memory(self) -> Any:
-            return replace(super().memory(), total_bytes=4_000)  # the tables need 8,000
+            # The tables have 250 rows of 8 float32, that is, 8,000 bytes.
+            return replace(super().memory(), total_bytes=4_000)
 
     context = JobContext(
-        recipe=SMALL, data_dir=folder, rank=0, world_size=1, device=Small(threads=1)
+        recipe=SMALL, data_dir=folder, rank=0, world_size=1, device=SmallDevice(threads=1)
     )
     with pytest.raises(EnvironmentFault, match="do not fit into the memory of 1 rank") as caught:
         build(context, load_data(context))

@@ -43,6 +43,7 @@ def test_every_row_has_one_owner_within_the_budget(
 
 
 def test_table_larger_than_a_rank_is_split_evenly_over_few_ranks() -> None:
+    # Each rank has memory for 30 rows; the first table has 50.
     placement = place_tables(
         make_rank_memory(30, DIM), cardinalities=[50, 5, 4], dim=DIM, world_size=4
     )

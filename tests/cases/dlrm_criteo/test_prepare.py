@@ -93,8 +93,8 @@ def encode_plainly(rows, splits, threshold=15, *, logarithm=encode_number):
             files[f"{split}/cat_{column - 14}.bin"] = np.array(codes, dtype).tobytes()
     for split, part in splits.items():
         files[f"{split}/label.bin"] = bytes(int(fields[0]) for fields in part)
-        logs = [[logarithm(x) for x in fields[1:14]] for fields in part]
-        files[f"{split}/numerical.bin"] = np.array(logs, "<f2").tobytes()
+        numerical = [[logarithm(x) for x in fields[1:14]] for fields in part]
+        files[f"{split}/numerical.bin"] = np.array(numerical, "<f2").tobytes()
     return files, cardinalities
 
 
@@ -147,10 +147,15 @@ def small_batches(monkeypatch):
 
 @pytest.mark.parametrize("threshold", [1, 4, 15])
 def test_prepared_bytes_equal_a_plain_implementation_of_the_rules(raw_days, tmp_path, threshold):
+    """Three days have 700, 300 and 401 rows.
+
+    The first two are training rows; the first half of the last one (200 rows) is for tests, the
+    other one (201 rows) for validation.
+    """
     data = tmp_path / "data"
     progress_lines = run_prepare(raw_days, data, frequency_threshold=threshold)
     files, cardinalities = encode_plainly(ALL_ROWS, SPLITS, threshold)
-    assert read_files(data) == files
+    assert read_files(data) == files  # the bytes of all binary files by name
     spec = read_spec(data)
     assert spec.cardinalities == tuple(cardinalities)
     assert (spec.count_rows("train"), spec.count_rows("test")) == (1000, 200)
@@ -169,6 +174,7 @@ def test_prepared_bytes_equal_a_plain_implementation_of_the_rules(raw_days, tmp_
         "train",
         "validation",
     ]
+    # No partial folder is left.
     assert sorted(path.name for path in tmp_path.iterdir()) == ["data", "raw"]
     assert progress_lines[-1] == f"done: {data}"
 
@@ -179,14 +185,20 @@ def test_compressed_logs_give_the_same_bytes(raw_days, tmp_path):
         (raw_days / name).unlink()
     run_prepare(raw_days, tmp_path / "data", workers=3)
     assert read_files(tmp_path / "data") == encode_files(ALL_ROWS, SPLITS)
+
+
+def test_error_names_the_earlier_of_two_faulty_logs_that_are_read_at_the_same_time(
+    raw_days, tmp_path
+):
     # Two faults: a number of day_1 (row 137, counted from 0), and a day_2 that ends in its gzip
     # header.
-    # The error names the earlier file, although other workers read the later one at the same time.
-    (raw_days / "day_1.gz").write_bytes(gzip.compress(break_row(137, FAULTS["number"][0])))
+    make_number_faulty, _error = FAULTS["number"]
+    (raw_days / "day_1.gz").write_bytes(gzip.compress(break_row(137, make_number_faulty)))
+    (raw_days / "day_2").unlink()
     (raw_days / "day_2.gz").write_bytes(b"\x1f\x8b")
     with pytest.raises(DataError) as caught:
-        run_prepare(raw_days, tmp_path / "again", workers=3)
-    assert caught.value.where == f"{raw_days / 'day_1.gz'}, row 138"
+        run_prepare(raw_days, tmp_path / "data", workers=3)
+    assert caught.value.where == f"{raw_days / 'day_1.gz'}, row 138"  # counted from 1
 
 
 @pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"])
@@ -217,13 +229,14 @@ def test_lone_carriage_return_ends_no_row(raw_days, tmp_path):
 
 
 def test_other_rules_give_other_bytes_and_are_recorded(raw_days, tmp_path):
-    def compute_log(cell):
+    def compute_log_of_one_plus(cell):
+        """Encode a number by the rule that ``log_offset=1`` means; negative numbers count as 0."""
         return math.log1p(max(int(cell or 0), 0))
 
     data = tmp_path / "data"
     run_prepare(raw_days, data, log_offset=1, seed=7)
     splits = {"train": shuffle_rows(DAYS[:2], seed=7), **SPLITS_OF_LAST_DAY}
-    assert read_files(data) == encode_files(ALL_ROWS, splits, logarithm=compute_log)
+    assert read_files(data) == encode_files(ALL_ROWS, splits, logarithm=compute_log_of_one_plus)
     # The seed is no changed rule: it only orders the rows.
     assert read_spec(data).changed_rules == {"log_offset": "1"}
 
@@ -260,7 +273,7 @@ def test_a_faulty_row_is_named_by_file_and_row(raw_days, tmp_path, small_batches
     with pytest.raises(DataError) as caught:
         run_prepare(raw_days, tmp_path / "data")
     assert caught.value.what == what
-    assert caught.value.where == f"{raw_days / 'day_0'}, row 138"
+    assert caught.value.where == f"{raw_days / 'day_0'}, row 138"  # counted from 1
     assert caught.value.rule
     assert caught.value.fix
     # Nothing is left of the attempt.
@@ -278,6 +291,7 @@ def read_refusal(raw_days, data):
 
 
 def test_damaged_files_are_refused(raw_days, tmp_path, small_batches):
+    """The second day has 300 rows; its file is damaged in five ways."""
     content = (raw_days / "day_1.gz").read_bytes()
     data = tmp_path / "data"
     (raw_days / "day_1.gz").write_bytes(content[:-400])  # cut
@@ -290,7 +304,7 @@ def test_damaged_files_are_refused(raw_days, tmp_path, small_batches):
         f"{raw_days / 'day_1.gz'}, row 300: the file ends in the middle of a row"
         in read_refusal(raw_days, data)
     )
-    # A row longer than any that is read at once.
+    # A row longer than any that is read at once. Without gzip's signature the file is plain text.
     (raw_days / "day_1.gz").write_bytes(join_rows(DAYS[1][:2]) + b"x" * (5 << 20) + b"\n")
     assert f"{raw_days / 'day_1.gz'}, row 3: " in read_refusal(raw_days, data)
     (raw_days / "day_1.gz").write_bytes(b"")
@@ -316,7 +330,7 @@ STAGES = [
 def test_interrupted_preparation_resumes_after_its_last_finished_stage(
     raw_days, tmp_path, monkeypatch, stop_after
 ):
-    # The first call is interrupted after ``stop_after`` + 1 stages, the second one is not.
+    """The first call is interrupted after ``stop_after`` + 1 stages, the second one is not."""
     saved_stages = []
     save_result = PartialFolder.save_result
 
@@ -328,7 +342,8 @@ def test_interrupted_preparation_resumes_after_its_last_finished_stage(
             raise KeyboardInterrupt
 
     monkeypatch.setattr(PartialFolder, "save_result", save_and_stop)
-    resumed, data = False, tmp_path / "data"
+    data = tmp_path / "data"
+    resumed = False
     with pytest.raises(KeyboardInterrupt):
         prepare(raw_days, data, print, workers=2)
     assert sorted(path.name for path in tmp_path.iterdir()) == [".data.partial", "raw"]
@@ -342,7 +357,8 @@ def test_interrupted_preparation_resumes_after_its_last_finished_stage(
 
 @pytest.mark.usefixtures("small_batches")
 def test_interrupted_preparation_restarts_with_other_rules(raw_days, tmp_path):
-    def stop(line):  # in the middle of the work
+    def stop(line):
+        """Interrupt the work at a progress line from its middle."""
         if line.startswith("tables of"):
             raise KeyboardInterrupt
 

@@ -28,16 +28,16 @@ def make_weights() -> dict[str, torch.Tensor]:
     return dict(build_model(SHAPE, seed=3).state_dict())
 
 
-def write_checkpoint(folder: Path, content: Any, word: str = "250000") -> Path:
+def write_checkpoint(folder: Path, content: Any, iteration: str = "250000") -> Path:
     """Write a checkpoint in the layout of the original; return its file.
 
     Args:
-        word: name of the subfolder, which the file ``LATEST`` names.
+        iteration: name of the subfolder, which the file ``LATEST`` names.
     """
-    file = folder / word / WEIGHTS_FILE
+    file = folder / iteration / WEIGHTS_FILE
     file.parent.mkdir(parents=True)
     torch.save(content, file)
-    (folder / LATEST).write_text(f"{word}\n")
+    (folder / LATEST).write_text(f"{iteration}\n")
     return file
 
 
@@ -65,19 +65,20 @@ def test_checkpoint_in_the_original_layout_loads(tmp_path: Path, wrapper: str) -
     assert find_checkpoint(tmp_path) == file
     assert find_checkpoint(tmp_path / "blocklm-large") == file
     loaded = make_model()
-    assert load(loaded, tmp_path) == make_report()  # all weights fit as they are
+    assert load(loaded, tmp_path) == make_report()  # no weight is unexpected, extended or cut
     for name, item in loaded.state_dict().items():
         assert item.dtype == torch.float32
         # The checkpoint has float16, the model float32.
         assert torch.equal(item, expected[name].half().float())
 
 
-def test_longer_position_tables_keep_their_extra_rows(tmp_path: Path) -> None:
+def test_position_tables_of_another_length_are_extended_or_cut(tmp_path: Path) -> None:
+    """Tables have a row more than ``max_positions``: 11 in the checkpoint, here 13 or 5."""
     write_checkpoint(tmp_path, {"module": make_weights()})
     loaded, fresh = make_model(max_positions=12), make_model(max_positions=12).state_dict()
     assert load(loaded, tmp_path) == make_report(extended=(POSITIONS, BLOCK_POSITIONS))
     for name in (POSITIONS, BLOCK_POSITIONS):
-        # The tables have a row more than ``max_positions``; the checkpoint has 10.
+        # The rows of the checkpoint, and behind them the initial values of the model.
         table = loaded.state_dict()[name]
         assert torch.equal(table[:11], make_weights()[name])
         assert torch.equal(table[11:], fresh[name][11:])

@@ -117,7 +117,7 @@ def test_passage_is_shortened_by_the_length_of_each_candidate(tmp_path):
             *whole_passage[:num_kept],
             *encode_words("[MASK] was born [PAD]"),
         ]
-    assert examples.num_shortened == 1
+    assert examples.num_shortened == 1  # the only question, with all its candidates
     # 24 tokens of ``RECIPE`` suffice.
     assert data.load(tmp_path, RECIPE).validation.num_shortened == 0
 

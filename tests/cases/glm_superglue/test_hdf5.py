@@ -21,7 +21,7 @@ FILES = {"train": "train_hdf5/train_sparse.hdf5", "validation": "eval_hdf5/eval_
 
 @pytest.fixture
 def splits(tmp_path, monkeypatch):
-    """A few generated samples read from text."""
+    """Return 12 training and 8 validation samples, generated and read from text."""
     (tmp_path / "text").mkdir()
     monkeypatch.setattr(generated, "PASSAGES", {"train": 12, "val": 8})
     generated.generate(tmp_path / "text", TINY)
@@ -30,7 +30,7 @@ def splits(tmp_path, monkeypatch):
 
 @pytest.fixture
 def folder(tmp_path, splits):
-    """The same samples as a download of HDF5 files."""
+    """Return a folder with the samples of ``splits`` as a download of HDF5 files."""
     return write_download(tmp_path / "raw", splits)
 
 
@@ -55,15 +55,12 @@ def write_download(folder, splits, **storage):
 
 def assert_same_batches(first_examples, second_examples):
     assert len(first_examples) == len(second_examples)
-    # All samples as one batch: pairs of arrays and counts.
-    our_batch, their_batch = (
-        examples.batch(range(len(first_examples))) for examples in (first_examples, second_examples)
-    )
-    our_arrays, our_counts = our_batch
-    their_arrays, their_counts = their_batch
-    assert our_counts == their_counts
-    for name in our_arrays.__slots__:
-        np.testing.assert_array_equal(getattr(our_arrays, name), getattr(their_arrays, name))
+    all_rows = range(len(first_examples))
+    first_arrays, first_counts = first_examples.batch(all_rows)
+    second_arrays, second_counts = second_examples.batch(all_rows)
+    assert first_counts == second_counts
+    for name in first_arrays.__slots__:
+        np.testing.assert_array_equal(getattr(first_arrays, name), getattr(second_arrays, name))
 
 
 @pytest.mark.parametrize("storage", [{}, {"chunks": (4,), "compression": "gzip"}])
@@ -77,6 +74,7 @@ def test_text_and_hdf5_files_give_equal_batches(tmp_path, splits, storage):
 
 @pytest.mark.parametrize("form", ["csr", "csc"])
 def test_a_download_is_prepared_and_read(tmp_path, splits, form):
+    """Sparse matrices are stored by rows (csr) or columns (csc); 12 samples train, 8 validate."""
     folder = write_download(tmp_path / "raw", splits, form=form)
     if form == "csc":  # rows cannot be read one by one
         with pytest.raises(DataError, match="prepare converts csc to csr"):
@@ -108,13 +106,13 @@ def change_array(folder, name, edit, split="validation"):
 
 
 def set_numbers(*pairs):
-    """Return an edit that sets numbers at their places."""
+    """Return an edit that sets elements of an array; ``pairs``: an index and the new value."""
 
     def edit(array):
         """Return a changed copy."""
         array = array.copy()
-        for place, value in pairs:
-            array[place] = value
+        for index, value in pairs:
+            array[index] = value
         return array
 
     return edit
@@ -182,7 +180,7 @@ CONTRADICTIONS = {
 @pytest.mark.parametrize("kind", CONTRADICTIONS)
 def test_arrays_of_a_file_that_contradict_each_other_are_refused(folder, kind):
     name, edit, what = CONTRADICTIONS[kind]  # array, its change, the begin of the error
-    data.check(folder, RECIPE)  # the cached arrays do not hide the change
+    data.check(folder, RECIPE)  # valid before; what is cached now must not hide the change
     file = change_array(folder, name, edit)
     with pytest.raises(DataError) as caught:
         data.check(folder, RECIPE)
@@ -218,8 +216,8 @@ def test_prepare_refuses_arrays_that_contradict_each_other(folder, tmp_path, kin
 @pytest.mark.parametrize("kind", ["indptr falls", "column outside", "more data than indices"])
 def test_prepare_refuses_to_transpose_a_contradictory_matrix(tmp_path, splits, kind):
     folder = write_download(tmp_path / "raw", splits, form="csc")
-    name, edit, _ = CONTRADICTIONS[kind]
-    # A row is an index here, and there are fewer than 10,000.
+    name, edit, _ = CONTRADICTIONS[kind]  # array, its change, the error of a matrix by rows
+    # By columns, an index is a row instead of a column; there are fewer than 10,000 rows.
     change_array(folder, name, set_numbers((0, 10_000)) if kind == "column outside" else edit)
     with pytest.raises(DataError):
         prepare(folder, tmp_path / "data", lambda _: None)

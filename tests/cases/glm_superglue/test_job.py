@@ -187,7 +187,7 @@ RUNS: list[dict[str, Any]] = [
 
 @pytest.fixture(scope="module")
 def results_of_two_ranks(tmp_path_factory: pytest.TempPathFactory) -> list[list[dict[str, Any]]]:
-    """Return the results of two real ranks by run."""
+    """Return for each run (a training with the changes in ``RUNS``) the results of two ranks."""
     ranks = call_on_ranks(2, tmp_path_factory.mktemp("ranks"), tiny_glm.train_rank, RUNS)
     return [list(pair) for pair in zip(*ranks, strict=True)]
 
@@ -209,7 +209,8 @@ def test_two_ranks_train_as_one_rank(results_of_two_ranks: Any, run: int) -> Non
     for item in training:
         assert item["quality"] == single_rank["quality"]  # every validation sample scored once
         for name, value in single_rank["weights"].items():
-            # Adam turns rounding of a gradient near 0 into part of a step of 0.01.
+            # Adam divides by the gradient's size, so that the rounding of a gradient near 0 changes
+            # a weight by part of the learning rate, which is 0.01.
             torch.testing.assert_close(
                 item["weights"][name], value, rtol=0, atol=2e-3, msg=f"{changes} {name}"
             )

@@ -18,7 +18,7 @@ RECIPE = replace(TINY, data="real")
 
 @pytest.fixture
 def raw(tmp_path, monkeypatch):
-    """A download: ReCoRD as its archive unpacks, and a vocabulary."""
+    """Return a download with 10 training passages: ReCoRD as unpacked, and a vocabulary."""
     monkeypatch.setattr(generated, "PASSAGES", {"train": 10, "val": 6})
     folder = tmp_path / "raw"
     folder.mkdir()
@@ -65,12 +65,12 @@ def test_checkpoint_is_prepared_with_the_data(raw, one_thread):
         vocab_size=TINY.vocab_size,
         max_positions=TINY.seq_length,
     )
-    place = raw / "blocklm"
+    checkpoint_folder = raw / "blocklm"
     # The original's layout: a folder named by the iteration, and a file that names it.
-    (place / "7").mkdir(parents=True)
-    (place / "latest_checkpointed_iteration.txt").write_text("7")
+    (checkpoint_folder / "7").mkdir(parents=True)
+    (checkpoint_folder / "latest_checkpointed_iteration.txt").write_text("7")
     weights = build_model(shape, seed=1).state_dict()
-    torch.save({"module": weights}, place / "7" / "mp_rank_00_model_states.pt")
+    torch.save({"module": weights}, checkpoint_folder / "7" / "mp_rank_00_model_states.pt")
     folder, _ = prepare(raw)
     recipe = replace(RECIPE, num_layers=1)
     facts = data.check(folder, replace(recipe, init="pretrained"))
@@ -79,7 +79,8 @@ def test_checkpoint_is_prepared_with_the_data(raw, one_thread):
     assert facts.content_id != data.check(folder, replace(recipe, init="random")).content_id
 
 
-def break_folder(raw):
+def break_first_line(raw):
+    """Replace the training lines by one without any field."""
     (raw / "ReCoRD" / "train.jsonl").write_text("{}\n")
 
 
@@ -88,7 +89,7 @@ def break_folder(raw):
     [
         (lambda raw: shutil.rmtree(raw / "model"), "no tokenizer.json and no vocab.txt"),
         (lambda raw: (raw / "ReCoRD" / "val.jsonl").unlink(), "no validation split"),
-        (break_folder, r"train\.jsonl, line 1: passage: missing; it is required"),
+        (break_first_line, r"train\.jsonl, line 1: passage: missing; it is required"),
     ],
 )
 def test_folder_that_is_not_a_download_is_refused(raw, damage, message):

@@ -83,9 +83,8 @@ def test_ids_outside_the_vocabulary_are_refused(folder):
     error = read_fault(folder, replace(RECIPE, vocab_size=95))
     assert f"{NAME}.bin: the token ids range from 0 to 99" in error
     assert "vocab_size (95)" in error
-    assert "vocab_size (98)" in read_fault(
-        folder, replace(RECIPE, vocab_size=98)
-    )  # the scan is cached
+    # The scan of the tokens is cached, but not its verdict: another size gives another error.
+    assert "vocab_size (98)" in read_fault(folder, replace(RECIPE, vocab_size=98))
     # Eight of the ten documents train: 80 tokens in samples of 4, which need one token more.
     assert data.check(folder, replace(RECIPE, vocab_size=100)).train_samples == 19
 
@@ -109,7 +108,7 @@ def test_a_split_without_a_whole_sample_is_refused(folder, changes, expected_err
     error = read_fault(folder, recipe)
     assert f"{expected_error}, which is less than one sample" in error
     assert f"seq_length + 1 = {recipe.seq_length + 1} tokens" in error
-    assert not (folder / "indices").exists()  # refused before the scan
+    assert not (folder / "indices").exists()  # refused before the slow scan of all tokens
 
 
 @given(
@@ -123,7 +122,7 @@ def test_splits_contain_every_document_once(weights, documents):
     assert parts[-1].stop == documents
     for part, after in pairwise(parts):
         assert part.start <= part.stop == after.start
-    # Each share is right to a document.
+    # Each part's number of documents differs by at most one from its exact share.
     for part, weight in zip(parts, weights, strict=False):
         assert abs(len(part) - documents * weight / sum(weights)) <= 1
 

@@ -109,10 +109,10 @@ def test_logits_and_gradients_equal_those_of_transformers() -> None:
         (our_model.blocks[0].norm_1.weight.grad, library_model.transformer.h[0].ln_1.weight.grad),
     ):
         torch.testing.assert_close(our_value, library_value, rtol=1e-4, atol=1e-4)
-    first = library_model.transformer.h[0].attn.c_attn.weight.grad.t()
+    library_qkv_grad = library_model.transformer.h[0].attn.c_attn.weight.grad.t()
     torch.testing.assert_close(
         our_model.blocks[0].attention.qkv.weight.grad,
-        reorder_by_heads(first, CONFIG),
+        reorder_by_heads(library_qkv_grad, CONFIG),
         rtol=1e-4,
         atol=1e-4,
     )
@@ -157,7 +157,8 @@ def test_the_learning_rate_rises_and_falls_as_a_cosine() -> None:
     recipe = GptRecipe(
         learning_rate=1e-3, min_learning_rate=1e-4, lr_decay_steps=100, lr_warmup_fraction=0.1
     )
-    # 10 steps of warm-up; step 55 is half-way between them and step 100.
+    # Factors of the learning rate: 10 steps of warm-up, then a fall to 1e-4 / 1e-3 = 0.1 at step
+    # 100; step 55 is half-way.
     factors = [compute_lr_factor(recipe, step) for step in (0, 4, 9, 10, 55, 100, 5000)]
     halfway_factor = 0.1 + 0.9 / 2
     assert factors == pytest.approx([0.0, 0.4, 0.9, 1.0, halfway_factor, 0.1, 0.1])
