@@ -19,17 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 # One round, in which each measurement takes 0.2 s, on two devices, which are cores.
-TWO_DEVICES_ONE_ROUND = (
-    "toy",
-    "--device",
-    "cpu",
-    "--nproc",
-    "2",
-    "--repeats",
-    "1",
-    "--seconds",
-    "0.2",
-)
+TWO_DEVICES_ONE_ROUND = shlex.split("toy --device cpu --nproc 2 --repeats 1 --seconds 0.2")
 
 
 def accept(*args: str) -> subprocess.CompletedProcess[str]:

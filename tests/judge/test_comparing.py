@@ -355,7 +355,7 @@ def test_other_model_is_refused_even_if_its_recipe_is_allowed() -> None:
 
 
 def test_run_with_forced_expert_balance_is_never_compared_with_a_training() -> None:
-    """The label ``balanced-bound`` marks runs whose router was replaced by an even choice."""
+    """The label ``balanced-bound`` marks runs whose router gave all experts equal loads."""
     b = [
         replace_plan_fields(launch, labels=[*launch.plan.labels, "balanced-bound"])
         for launch in make_series("b", RATES, first_minute=10)

@@ -62,13 +62,14 @@ def make_baseline(rates: Sequence[float], figure: str = "p_train") -> list[Recor
 def test_tolerance_follows_scatter_of_launches(
     rates: list[float], worse: float, better: float
 ) -> None:
-    args = judge_rates([100.0], make_baseline(rates)).message.args
+    judgement = judge_rates([100.0], make_baseline(rates))
+    args = judgement.message.args
     assert (args["worse_by"], args["better_by"]) == (worse, better)
     # If the tolerance is wider than 10%, the launches are never better than noisy.
-    judgement = judge_rates([100.0], make_baseline(rates))
     assert (judgement.verdict, judgement.message.code) == (
         ("noisy", "gate_noisy_baseline") if worse > 0.1 else ("passed", "gate_passed")
     )
+    # A tolerance that the user gives replaces the computed one.
     given_tolerance = judge_rates([100.0], make_baseline(rates), worse_by=0.07)
     assert given_tolerance.message.args["worse_by"] == 0.07
 
@@ -103,7 +104,7 @@ def test_run_is_not_its_own_baseline() -> None:
     with pytest.raises(UsageError) as caught:
         list(judge_against_baseline(runs, runs, ["p_train"]))
     assert caught.value.where == "a-r1"
-    # Among other launches, a run's own ones are left out of its baseline.
+    # If the baseline has other launches too, those of the run itself do not count in it.
     others = make_launches("base", [200.0])
     (judgement,) = judge_against_baseline(runs, [*runs, *others], ["p_train"])
     assert (judgement.verdict, judgement.message.args["expected"]) == ("regressed", 200.0)
@@ -247,7 +248,7 @@ def test_noisy_baseline_is_the_reason_if_launches_exceed_its_tolerance_too() -> 
 
 
 def test_run_with_forced_expert_balance_is_other_work_than_training() -> None:
-    """The label ``balanced-bound`` marks runs whose router was replaced by an even choice."""
+    """The label ``balanced-bound`` marks runs whose router gave all experts equal loads."""
     bounds = [
         replace_plan_fields(launch, labels=[*launch.plan.labels, "balanced-bound"])
         for launch in make_launches("run", [100.0])
@@ -330,17 +331,18 @@ def judge_last_night(rates: Sequence[float], *, repeat: int = 1) -> Judgement:
     return judgement
 
 
-NOISE = list(100 * (1 + 0.005 * np.random.default_rng(5).standard_normal(80)))
+# Of 80 nights without a change: normal noise of 0.5%.
+RATES_NEAR_100 = list(100 * (1 + 0.005 * np.random.default_rng(5).standard_normal(80)))
 
 
 def test_night_within_the_usual_scatter_passes() -> None:
-    judgement = judge_last_night(NOISE[:40])
+    judgement = judge_last_night(RATES_NEAR_100[:40])
     assert (judgement.verdict, judgement.message.code) == ("passed", "gate_usual_passed")
     assert judgement.message.args["expected"] == pytest.approx(100.0, rel=0.005)
 
 
 def test_single_slow_launch_is_noisy_and_five_slow_launches_are_a_regression() -> None:
-    slow = [*NOISE[:40], 90.0]
+    slow = [*RATES_NEAR_100[:40], 90.0]
     judgement = judge_last_night(slow)  # of one launch
     assert (judgement.verdict, judgement.message.code, judgement.exit_code) == (
         "noisy",
@@ -349,15 +351,16 @@ def test_single_slow_launch_is_noisy_and_five_slow_launches_are_a_regression() -
     )
     assert judge_last_night(slow, repeat=5).verdict == "regressed"
     # The night after a slow one is as usual.
-    assert judge_last_night([*NOISE[:40], 90.0, NOISE[41]]).verdict == "passed"
+    assert judge_last_night([*RATES_NEAR_100[:40], 90.0, RATES_NEAR_100[41]]).verdict == "passed"
 
 
 def test_step_fails_until_new_level_is_expected() -> None:
     # From night 40 on, 5% slower; each of the next 20 nights is judged by those before it.
-    stepped = [*NOISE[:40], *(0.95 * rate for rate in NOISE[40:])]
+    stepped = [*RATES_NEAR_100[:40], *(0.95 * rate for rate in RATES_NEAR_100[40:])]
     judgements = [judge_last_night(stepped[: 40 + number]) for number in range(1, 21)]
     codes = [judgement.message.code for judgement in judgements]
-    # Two nights are not yet a step; after about 15 the new level is what is expected.
+    # Two nights are not yet a step; after about 15 the new level is what is expected. Noise
+    # decides in which night between the code changes, so that these nights are left out.
     assert codes[:2] == ["gate_usual_noisy"] * 2
     assert codes[3:12] == ["gate_step"] * 9
     assert codes[-4:] == ["gate_usual_passed"] * 4
@@ -370,21 +373,21 @@ def test_step_fails_until_new_level_is_expected() -> None:
 def test_slow_drift_fails() -> None:
     # 0.1% a night slower, for 30 nights.
     drifting = [
-        *NOISE[:40],
-        *(rate * (1 - 0.001 * number) for number, rate in enumerate(NOISE[40:70])),
+        *RATES_NEAR_100[:40],
+        *(rate * (1 - 0.001 * number) for number, rate in enumerate(RATES_NEAR_100[40:70])),
     ]
     judgement = judge_last_night(drifting)
     assert (judgement.verdict, judgement.message.code) == ("regressed", "gate_drift")
     assert judgement.message.args["change"] == pytest.approx(-0.03, abs=0.01)
     rising = [
-        *NOISE[:40],
-        *(rate * (1 + 0.001 * number) for number, rate in enumerate(NOISE[40:70])),
+        *RATES_NEAR_100[:40],
+        *(rate * (1 + 0.001 * number) for number, rate in enumerate(RATES_NEAR_100[40:70])),
     ]
     assert judge_last_night(rising).verdict == "passed"  # a drift to faster
 
 
 def test_short_history_is_reported_once() -> None:
-    records = make_nights(NOISE[:10])
+    records = make_nights(RATES_NEAR_100[:10])
     (judgement,) = judge_against_history(records[-1:], records[:-1], [])  # one for all figures
     assert (judgement.verdict, judgement.message.code, judgement.exit_code) == (
         "no_history",
@@ -392,15 +395,15 @@ def test_short_history_is_reported_once() -> None:
         3,
     )
     assert judgement.message.args == {"runs": 9, "least": 10}
-    assert judge_last_night(NOISE[:11]).verdict == "passed"
+    assert judge_last_night(RATES_NEAR_100[:11]).verdict == "passed"
     (judgement,) = judge_against_history(
-        make_nights([100.0], first=9), make_nights(NOISE[:3], repeat=5), ["p_train"]
+        make_nights([100.0], first=9), make_nights(RATES_NEAR_100[:3], repeat=5), ["p_train"]
     )
     assert judgement.message.args["runs"] == 3  # launches of one run are one value
 
 
 def test_only_earlier_passed_launches_of_same_work_count() -> None:
-    past = make_nights(NOISE[:12])
+    past = make_nights(RATES_NEAR_100[:12])
     # Launches at another rate which must not count: of other work, failed, later, altered.
     strange = [
         *make_nights([50.0] * 12, recipe={"micro_batch_size": 8}),
@@ -418,7 +421,7 @@ def test_only_earlier_passed_launches_of_same_work_count() -> None:
 
 
 def test_known_figures_are_judged_and_missing_one_fails() -> None:
-    past = make_nights(NOISE[:12])
+    past = make_nights(RATES_NEAR_100[:12])
     # Without a named figure: those that have a value and a direction.
     judgements = list(judge_against_history(make_nights([100.0], first=13), past, []))
     assert [judgement.figure for judgement in judgements] == [

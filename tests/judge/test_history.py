@@ -94,11 +94,11 @@ def test_alarms_are_rare_in_years_without_step(noise: float, rho1: float) -> Non
 @pytest.mark.parametrize(("noise", "max_delay"), [(0.005, 5), (0.01, 6)])
 def test_planted_steps_are_found_within_nights(noise: float, max_delay: int) -> None:
     data = make_years(count=20, noise=noise, seed=2, outliers=OUTLIERS)
-    # In nine of ten years the first alarm comes within ``max_delay`` nights.
     data[:, 150:] *= 0.95  # night 150 is the first one of a slower level
     alarms = np.stack([step for step, _, _ in assess_nights(data, range(150, 164))])
     # Nights until the first alarm, counted from 1; 99 if there is none.
     delays = np.where(alarms.any(axis=0), alarms.argmax(axis=0) + 1, 99)
+    # In nine of ten years the first alarm comes within ``max_delay`` nights.
     assert np.median(delays) <= 4
     assert np.mean(delays <= max_delay) >= 0.9
 

@@ -49,6 +49,7 @@ def test_fewer_than_five_values_have_range() -> None:
         4,
         True,
     )
+    # A ratio then has no interval at all.
     assert estimate_ratio([1.0] * 5, [2.0] * 4) == (pytest.approx(2.0), None, None)
 
 

@@ -107,7 +107,7 @@ def test_a_signal_cancels_the_job_and_leaves_a_record(
     assert job.num_cancels == 1
     assert (record.status, record.cause.kind) == ("interrupted", "signal")
     assert verify_evidence(record, Path(plan.run_dir)) == []
-    # Control characters of the engine's text are escaped.
+    # ``Held`` fails to copy files, with this text; control characters in it are escaped.
     assert r"files of nodes are missing: no host\u001b[2J" in capsys.readouterr().err
 
 

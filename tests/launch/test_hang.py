@@ -89,8 +89,16 @@ READER = format_thread(
         ([(f"{LIB}/ssl.py", 3, "read")], ("elsewhere", None, "python3.12/ssl.py:3 read")),
     ],
 )
-def test_stack_shows_the_position_of_its_rank(calls: list, expected: tuple) -> None:
-    """The stack is printed after that of another thread; ``expected``: state, call and place."""
+def test_place_of_a_rank_is_its_innermost_call_outside_of_torch_and_python(
+    calls: list, expected: tuple
+) -> None:
+    """The stack is printed after that of another thread.
+
+    Args:
+        calls: file, line and function of each call of the rank's stack, the innermost one first.
+        expected: the state (in a ``collective``, ``waits`` for the device, or ``elsewhere``), the
+            function of torch that the rank called in the first two, and the place of the rank.
+    """
     innermost_file, _line, _function = calls[0]
     # MAIN has a frame of the program, which would be found in the last of the cases above.
     is_library_only = innermost_file.endswith("ssl.py")

@@ -119,6 +119,7 @@ def test_manifests_are_valid_by_the_published_schema(settings: dict[str, Any], g
     manifest = yaml.safe_load(text)
     jsonschema.validate(manifest, read_schema())
     check_golden(f"kubernetes_jobset_{golden}.yaml", text)
+    # Nothing is started again after a failure: neither the set of jobs, nor a pod, nor a container.
     assert manifest["spec"]["failurePolicy"] == {"maxRestarts": 0}
     (job,) = manifest["spec"]["replicatedJobs"]
     assert job["template"]["spec"]["backoffLimit"] == 0

@@ -61,6 +61,7 @@ def check_network(
     ],
 )
 def test_variable_that_names_no_interface_is_refused(backend, name, value):
+    """``machine`` has eth0, ib0, lo, an ib1 that is down, and the address 10.0.0.7."""
     with pytest.raises(UsageError) as refused:
         check_network(backend, **{name: value})
     assert refused.value.where == f"environment variable {name}={value}"
@@ -123,7 +124,7 @@ def test_loopback_that_does_not_work_is_refused(monkeypatch):
     [((), {"GLOO_SOCKET_IFNAME": "eth9"}), (("--repeat", "2"), {})],
 )
 def test_run_is_refused_before_anything_starts(tmp_path, words, variables):
-    """A variable names no interface; or, of a run without variables, the loopback is down."""
+    """A variable names no interface, or, if there are no ``variables``, the loopback is down."""
     prefix = () if variables else NO_LOOPBACK
     if prefix and subprocess.run([*prefix, "true"], capture_output=True, check=False).returncode:
         pytest.skip("this kernel gives a test no network of its own")

@@ -94,7 +94,8 @@ def test_command_matches_its_golden_file(plan: Plan) -> None:
 
 
 @pytest.mark.parametrize(
-    ("vendor", "resources", "bundle"),  # ``resources``: of the cluster file
+    # ``resources``: of the cluster file; ``bundle``: what Ray is asked for on each node.
+    ("vendor", "resources", "bundle"),
     [
         ("cpu", {}, {"CPU": 8}),
         ("nvidia", {}, {"CPU": 8, "GPU": 8}),

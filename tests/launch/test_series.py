@@ -545,7 +545,10 @@ def test_dry_run_lists_the_runs_and_starts_none(cli: Any, tmp_path: Path) -> Non
 def test_dry_run_shows_launches_in_their_order_with_the_time_of_earlier_ones(
     cli: Any, tmp_path: Path
 ) -> None:
-    """Of two launches of a the first is done, of two of b none."""
+    """Of two launches of ``a`` the first is done, of two of ``b`` none.
+
+    The first round has b/r1 alone. The second one is in reverse order: b/r2, then a/r2.
+    """
     text = PLAN_OF_A_AND_B.replace("case: toy", "case: toy, repeat: 2")
     entry_a, _entry_b = check_plan_text(tmp_path, text)  # also writes plan.yaml
     first, _second = list_launches(entry_a.plan)  # type: ignore[arg-type]

@@ -99,15 +99,14 @@ def test_scripts_with_containers_match_their_golden_files(plan: Plan, runtime: s
     check_golden(f"slurm/{runtime}.sh", command.render_script(Path(plan.run_dir)))
 
 
-def test_shared_node_gets_no_memory_request(
-    plan: Plan,
-) -> None:
+def test_shared_node_gets_no_memory_request(plan: Plan) -> None:
     argv = Slurm().build_command(plan, make_site(slurm=SlurmSettings(exclusive=False))).argv
     # ``--mem`` would come last of the options, before the script. The time limit of 35 minutes is
     # that of the plan, 30 minutes, and five of grace.
     assert argv[-2:] == ("--time=35", "job.sh")
 
-    # Options that the launcher sets itself are refused.
+
+def test_option_that_the_launcher_sets_itself_is_refused(plan: Plan) -> None:
     with pytest.raises(UsageError) as refused:
         Slurm().build_command(plan, make_site(slurm=SlurmSettings(options={"nodes": "1"})))
     assert refused.value.where == "cluster file, slurm.options.nodes"

@@ -121,7 +121,8 @@ def test_ranks_of_a_killed_supervisor_count_as_killed(start_ranks):
     with start_ranks("sleep 1000", count=2) as running:
         psutil.Process(running[0].pid).parent().kill()  # the supervisor
         assert wait_for_exit_codes(running) == [-signal.SIGKILL, -signal.SIGKILL]
-        for rank in running:  # unlike ranks, a shell requests no death signal
+        # Clean up: real ranks die with their supervisor, but these shells do not.
+        for rank in running:
             os.kill(rank.pid, signal.SIGKILL)
 
 

@@ -108,19 +108,20 @@ def describe_request_machine(tmp_path):
     return describe
 
 
-def test_missing_device_is_a_condition_and_unknown_device_is_an_error(
-    describe_request_machine, monkeypatch
-):
+def test_missing_device_stops_a_run(describe_request_machine, monkeypatch):
     monkeypatch.setattr(registry, "list_vendors", lambda: {"fake": Card(devices=0)})
     machine = describe_request_machine(device="fake")
     assert (machine.vendor, machine.nproc) == (None, 1)
     assert read_single_condition(doctor.check_device(machine)).severity == "stops"
+
+
+def test_unknown_device_case_or_recipe_is_an_error(describe_request_machine):
     with pytest.raises(UsageError):
-        describe_request_machine(device="fkae")  # a name that no vendor has
+        describe_request_machine(device="no_such_vendor")
     with pytest.raises(UsageError):
         describe_request_machine(case="no_such_case")
     with pytest.raises(UsageError):
-        describe_request_machine(recipe="tiny")  # of no case
+        describe_request_machine(recipe="tiny")  # without a case no recipe is known
 
 
 @pytest.fixture
