@@ -133,7 +133,7 @@ def test_steps_follow_the_schedule_in_tables_and_dense_layers(folder: Path) -> N
             torch.testing.assert_close(value.detach(), expected_value, rtol=0, atol=1e-6)
 
 
-def test_it_learns_and_scores_each_test_row_once(folder: Path) -> None:
+def test_job_learns_and_scores_each_test_row_once(folder: Path) -> None:
     job = make_job(folder, micro_batch_size=50)
     train(job, epochs=12)
     quality = job.evaluate()

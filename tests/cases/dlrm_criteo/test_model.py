@@ -156,17 +156,17 @@ def test_repeated_rows_get_the_sum_of_their_gradients(
     torch.testing.assert_close(tables.weight, expected, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize(("worst", "moves"), [(1.0, True), (float("inf"), False)])
+@pytest.mark.parametrize(("last_gradient", "takes_step"), [(1.0, True), (float("inf"), False)])
 def test_gradients_that_overflowed_under_a_loss_scale_are_dropped(
-    worst: float, moves: bool
+    last_gradient: float, takes_step: bool
 ) -> None:
     tables = FusedTables((4,), 2, seed=1)  # one table of 4 rows with 2 numbers each
     tables.learning_rate, tables.grad_scale = 1.0, torch.tensor(2.0)
     before = tables.weight.clone()
     embeddings = tables(torch.tensor([[1, 2]]))
-    embeddings.backward(torch.tensor([[[1.0, 1.0]], [[1.0, worst]]]))
+    embeddings.backward(torch.tensor([[[1.0, 1.0]], [[1.0, last_gradient]]]))
     expected = before.clone()
-    if moves:
+    if takes_step:
         expected[1:3] -= 0.5  # learning rate 1 times gradient 1 over scale 2
     torch.testing.assert_close(tables.weight, expected)
 
@@ -238,4 +238,4 @@ def test_auc_is_the_share_of_correctly_ordered_pairs(rows: list[tuple[float, int
 def test_scores_that_are_nan_are_refused() -> None:
     with pytest.raises(DivergedError, match="scores_not_finite") as caught:
         compute_roc_auc(np.array([np.nan, 1.0]), np.array([0, 1]))
-    assert caught.value.details == {"found": 1, "scores": 2}
+    assert caught.value.details == {"found": 1, "scores": 2}  # one of two scores is not finite

@@ -55,10 +55,13 @@ def write_folder(folder, train=None, val=None, words=WORDS):
 
     Samples are lines as objects, or as text with any fault.
     """
-    for name, samples in (("train", train), ("val", val)):
-        lines = [
-            item if isinstance(item, str) else json.dumps(item) for item in samples or [make_line()]
-        ]
+    default = [make_line()]
+    samples_by_split = {
+        "train": default if train is None else train,
+        "val": default if val is None else val,
+    }
+    for name, samples in samples_by_split.items():
+        lines = [sample if isinstance(sample, str) else json.dumps(sample) for sample in samples]
         text = "".join(line if line.endswith("\n") else line + "\n" for line in lines)
         (folder / f"{name}.jsonl").write_text(text, encoding="utf-8")
     (folder / "model").mkdir(exist_ok=True)
@@ -165,6 +168,7 @@ def test_evaluation_scores_all_entities_and_accepts_every_right_answer(tmp_path)
         write_folder(tmp_path, val=[make_line(two_answers, make_question())]), RECIPE
     ).validation
     assert examples.num_choices.tolist() == [4, 4]
+    # Candidates are sorted by name. The last target is the end token.
     names = [item.target_ids[:-1].tolist() for item in examples.build_sequences(0)]
     assert names == [encode_words(name) for name in ("anna berg", "boris ##ov", "cole", "rome")]
     assert [item.correct for item in examples.build_sequences(0)] == [True, False, False, True]
