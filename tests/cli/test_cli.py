@@ -438,7 +438,7 @@ def test_each_check_of_a_case_is_described(cli, lang, first, last, monkeypatch):
 
 
 def test_checks_of_a_case_are_printed_as_json(cli, monkeypatch):
-    fault, note = message("check_too_few_steps", steps=3), message("check_without_run")
+    fault, note = message("check_too_few_steps", steps=3), message("check_without_probe")
     # One check that passed, one that failed and one that was skipped.
     checks = [CaseCheck("flops"), CaseCheck("runs", (fault,)), CaseCheck("batches", skipped=note)]
     report = CaseReport(checks, {})

@@ -224,7 +224,7 @@ class CaseEvidence(NamedTuple):
     def get_probe_report(self) -> dict[str, Any]:
         """Return the report of the probe; if the probe failed, the rule is skipped."""
         if isinstance(self.probe, Message):  # why it failed, which ``_check_runs`` reports
-            raise _SkippedError(message("check_without_run"))  # "the job could not be inspected"
+            raise _SkippedError(message("check_without_probe"))
         return self.probe
 
     def read_losses(self) -> dict[int, list[float]]:

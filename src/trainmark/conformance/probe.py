@@ -113,7 +113,9 @@ def _read_random_states() -> dict[str, bytes]:
 
 def _count_flops(job: Job, device: Device, batch: Batch) -> dict[str, Any]:
     """Return the FLOPs of a step of one batch by the job's formula and as counted."""
-    with StepWatch(dict) as watch:  # ``dict`` returns no precision flags to note
+    # The watch also notes the precision flags that a function returns at each matmul. They do not
+    # matter here, so the function is ``dict``, which returns none.
+    with StepWatch(dict) as watch:
         # As the last micro-batch of its step, so that the step needs no other.
         job.step(iter([replace(batch, closes_step=True)]))
     device.synchronize()  # a fault of the step on the device is raised here at the latest

@@ -87,7 +87,8 @@ class Device(Protocol):
     def set_precision(self, precision: Precision) -> dict[str, Any]:
         """Set the precision of matmuls; return the flags that are then in effect.
 
-        Keys: at least ``PRECISION_KEYS``, which figures and pages read.
+        Keys: at least ``PRECISION_KEYS``, which figures and pages read: whether matmuls use
+        ``tf32``, the type of ``autocast``, and whether kernels are ``deterministic``.
         """
 
     def memory(self) -> MemoryUse:

@@ -160,7 +160,8 @@ class Checkpoints:
         self._saved_steps = 0  # steps at the last checkpoint
         self._last_folder: Path | None = None  # of the last checkpoint that this launch saved
         self._pending: Any = None  # the Future of a checkpoint that is being saved
-        # Torch saves in a thread: its collectives need a group of their own.
+        # Torch saves in a thread. In one group, its collectives would mix with those of the
+        # training, so they have a group of their own; torch asks for one of the CPU.
         needs_group = self._interval is not None and not self._is_single_rank
         self._group = torch.distributed.new_group(backend="gloo") if needs_group else None
 
@@ -248,7 +249,8 @@ class Checkpoints:
             new_folder = self._folder / f"step-{progress.steps}"
             self._last_folder = new_folder
             if self._is_first_rank:
-                # The previous checkpoint stays until the new one is complete.
+                # The previous checkpoint stays until the new one is complete. There is none, and no
+                # folder to remove, at the first checkpoint of a launch, whose folder is new.
                 for folder in self._folder.glob("step-*"):
                     if folder != previous_folder:
                         shutil.rmtree(folder)

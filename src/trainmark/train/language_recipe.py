@@ -113,8 +113,9 @@ def make_throughput_recipe(recipe: LanguageRecipeType, **fields: Any) -> Languag
         eval_every_samples=None,
         timeout_s=3_600.0,
         target_value=None,
-        # Shuffle one epoch at a time: to shuffle the samples of a whole training together takes a
-        # large index, of which these few steps would use little.
+        # Shuffle one epoch at a time: a number of samples is rounded up to whole epochs. To shuffle
+        # those of a whole training together takes a large index, of which these few steps would use
+        # little.
         shuffled_together=1,
         **fields,
     )

@@ -183,8 +183,13 @@ class RoutingMeter:
         num_layers = len(self._routed_in_step)
         per_token = self._top_k * num_layers  # assignments of a token
         if routed != per_token * (tokens + filler_tokens):
+            # The message compares the assignments of counted tokens: without those that belong to
+            # the filler tokens.
             raise ContradictionError(
-                "tokens_not_routed", routed=routed, tokens=tokens, per_token=per_token
+                "tokens_not_routed",
+                routed=routed - per_token * filler_tokens,
+                tokens=tokens,
+                per_token=per_token,
             )
         self._num_dropped = routed - received
         if self._num_dropped:

@@ -507,11 +507,10 @@ def compute_causal_mfu(ranks: Sequence[RankWork], known: Mapping[str, Figure]) -
         known: the common figures of the run, by name.
     """
     mfu = known["MFU"]
+    if mfu.value is None:
+        return OwnFigures({"MFU_causal": Figure(None, mfu.reason)})
     attention_share = ranks[0].facts.get(ATTENTION_SHARE)  # the same on all ranks
-    if mfu.value is None or attention_share is None:
-        # An MFU without a value has a reason. The general reason is for an MFU that has a value
-        # while the share is missing. Jobs report the share together with the MFU's FLOPs, so this
-        # is not expected.
-        return OwnFigures({"MFU_causal": Figure(None, mfu.reason or message("no_train_time"))})
+    if attention_share is None:  # jobs report it at the end of the run, later than FLOPs and times
+        return OwnFigures({"MFU_causal": Figure(None, message("rank_unfinished", rank=0))})
     causal_mfu = mfu.value * (1 - attention_share / 2)
     return OwnFigures({"MFU_causal": Figure(causal_mfu, note=mfu.note)})

@@ -205,7 +205,7 @@ class LossScaler(torch.amp.GradScaler):
         # ``_until_halved`` counts down to the overflow that does.
         if self._hysteresis > 1:
             keeps_scale = (dropped > 0) & (self._until_halved > 1)
-            # Given a scale, ``update`` sets it.
+            # Given a scale, ``update`` only sets it: the step was counted by the call above.
             self.update(torch.where(keeps_scale, old_scale, new_scale))
             until_halved = (self._until_halved - dropped).clamp(min=1)
             has_doubled = new_scale > old_scale
