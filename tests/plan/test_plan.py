@@ -38,7 +38,7 @@ def _one_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     vendors = {"fake": FakeVendor(), "cpu": FakeVendor("cpu", devices=4, product="Fake CPU")}
     monkeypatch.setattr(devices, "list_vendors", lambda: vendors)
     monkeypatch.setattr("trainmark.torch_version._read_version", lambda _: "2.13.0+cpu")
-    monkeypatch.setattr("trainmark.__version__", "0.0.0")
+    monkeypatch.setattr(resolving, "__version__", "0.0.0")
 
 
 @pytest.fixture

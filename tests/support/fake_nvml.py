@@ -120,10 +120,10 @@ def make_nvml_library(
                     return candidate
         raise NVMLError("Not Found")
 
-    def find_by_bus(bus: bytes) -> FakeCard:
+    def find_by_bus(bus: str) -> FakeCard:
         for card in cards:
             # Callers may leave out zeros at the beginning of the address, and write it lower case.
-            if card.bus.encode().lower().endswith(bus):
+            if card.bus.lower().endswith(bus):
                 return card
         raise NVMLError("Not Found")
 

@@ -253,7 +253,8 @@ def _list_candidates(name: str) -> list[Vendor]:
 def _explain_unknown_device(name: str) -> TrainmarkError:
     """Return the error for a name that no working vendor has.
 
-    If it is the vendor of a package that cannot be used, the error is the fault of this package.
+    If an entry point that cannot be used has this name, the error is the fault of its package: the
+    name of a vendor that was not loaded is not known, so that of its entry point stands for it.
     """
     _, package_faults = load_all()
     for fault in package_faults:

@@ -74,8 +74,9 @@ def read_torch_build() -> TorchBuild | None:
     version = fields.get("__version__", "unknown")
     # The folder of the installed package, beside that of torch, may have a longer version than
     # torch's file: CoreX 4.5 adds its label, ``+corex…``, only to the folder's name.
-    for folder in version_file.parents[1].glob(f"torch-{version}+*.dist-info"):
-        version = folder.name.removeprefix("torch-").removesuffix(".dist-info")
+    labelled_folders = list(version_file.parents[1].glob(f"torch-{version}+*.dist-info"))
+    if labelled_folders:  # only one: pip removes the folder of the version that it replaces
+        version = labelled_folders[0].name.removeprefix("torch-").removesuffix(".dist-info")
     return TorchBuild(
         version, cuda=fields.get("cuda"), hip=fields.get("hip"), xpu=fields.get("xpu")
     )

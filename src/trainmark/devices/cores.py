@@ -120,7 +120,8 @@ def _iterate_cgroups(controller: str, root: Path) -> Iterator[Path]:
         if is_version_1:
             top = top / controller
         cgroup = top.joinpath(path.lstrip("/"))
-        # In a container, the path may be one of the host's, which does not exist here.
+        # In a container, the path may be one of the host's, which does not exist here. A path with
+        # `..` is of a cgroup above those that the container sees (cgroup_namespaces(7)).
         if not cgroup.is_dir() or ".." in cgroup.parts:
             cgroup = top
         yield cgroup

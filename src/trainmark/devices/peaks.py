@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
 _MEMORY_WORD = re.compile(r"([0-9]{1,3})(?:g|gb|gib)")
 _MEMORY_TOLERANCE = 0.1  # GB and GiB differ by 7%
-# Words of a name that say which form factor it is; DGX and HGX machines have SXM modules.
+# The form factor, as rows of the table state it, by the word of a device's name that means it. DGX
+# and HGX machines have SXM modules.
 _FORMS = {"sxm": "SXM", "dgx": "SXM", "hgx": "SXM", "pcie": "PCIe", "nvl": "NVL"}
 _FORM_WORD = re.compile(r"(sxm|pcie|nvl|dgx|hgx)[0-9]*")
 # What stands before a product without a space: `Ascend910B3`.
@@ -95,13 +96,14 @@ def find_products(name: str) -> tuple[dict[str, Any], ...]:
     # Group 1 is the form factor without a number behind it: ``sxm`` of ``sxm4``.
     form_matches = [_FORM_WORD.fullmatch(word) for word in words]
     forms = {_FORMS[match[1]] for match in form_matches if match}
-    # If no matching row states its form factor, that of the name decides nothing.
+    # Only products that are sold in several form factors state theirs. If no matching row does, the
+    # form factor of the name decides nothing.
     if forms and any("form" in row for row in matching):
         matching = [row for row in matching if row.get("form") in forms]
     # Group 1 is the size in GB without its unit.
     memory_matches = [_MEMORY_WORD.fullmatch(word) for word in words]
     sizes = [float(match[1]) for match in memory_matches if match]
-    if sizes:
+    if sizes:  # every row states its memory
         matching = [row for row in matching if _has_memory(row, sizes)]
     return tuple(matching)
 

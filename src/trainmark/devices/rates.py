@@ -151,9 +151,10 @@ def measure_matmul_rate(
     """Return the best rate over square matmuls of ``sizes``.
 
     Each size runs once to warm up, then for a quarter of a second. The fastest single matmul
-    counts: it was disturbed least, and an upper bound must not be too low. The swing that is
-    returned says how much shorter, at the size with the best rate, the faster half of the
-    repetitions took than the slower half.
+    counts, because it was disturbed least: a training that computes faster than this rate is taken
+    for a wrong measurement, so the rate must not be too low. The swing that is returned says how
+    much shorter, at the size with the best rate, the faster half of the repetitions took than the
+    slower half.
 
     Args:
         sizes: rows of the matrices, from small to large. A precision without matrix units can be a

@@ -234,6 +234,7 @@ class TorchVendor:
         """
         if not self._first_reading.samples:
             return None  # there is no monitor, or it failed and may take long to fail again
+        # The first reading shows that the tool is installed, so ``monitor`` does not raise.
         samples = _read_devices(self.monitor())
         free_bytes = []
         for index in self._list_monitor_indices(nproc):
@@ -286,6 +287,8 @@ class TorchVendor:
                 f"{', '.join(str(file) for file in denied_files)}",
                 "ask to be added to the group that owns the file, and log in again",
             )
+        # The devices are here, may be opened, and torch drives them. If ``count`` is still 0,
+        # variables hide them all, so ``names`` is not empty.
         names = self._list_hiding_variables()
         settings = " and ".join(f"{name}={os.environ[name]!r}" for name in names)
         return Refusal(

@@ -190,8 +190,9 @@ def merge_launch_events(
     launch = _move_launch(launch, nodes, first_start_ns)
     if stop is not None:
         # The launcher's time is on the clock of another machine: the last end of a node stands for
-        # it. If no node reported its end, the stop is moved to the launch, so that it adds no time
-        # to that of any rank.
+        # it. If no node reported its end, the stop is moved to the launch, because ``read_run``
+        # lets a rank that did not report its end last until the stop. A stop at the launch is
+        # before all events, so it prolongs no rank.
         ends_ns = [event.t_ns for _, event in _list_events(nodes, "finished")]
         stop = replace(stop, t_ns=max(ends_ns, default=launch.t_ns))
     else:
@@ -295,6 +296,7 @@ def list_node_differences(
     """Return for each node the facts in which it differs from the first node: its own, by name.
 
     Args:
+        nodes: at least one.
         facts_of_ranks: facts that each rank reported; None: it reported none.
     """
     facts_of_nodes = [_describe_node(node, facts_of_ranks[node.ranks[0]]) for node in nodes]

@@ -1,8 +1,8 @@
 """The events of a run: what ranks, nodes, launcher and sampler write, one JSON object a line.
 
 Declares every event once, for writing and for reading. Guarantees that every complete line of a
-file is valid after a kill at any byte: a line is one ``write`` call with its newline last, and the
-reader leaves out an incomplete last line.
+file is valid after a kill at any byte: a line is written with its newline last, and the reader
+leaves out an incomplete last line.
 """
 
 from __future__ import annotations
@@ -473,7 +473,12 @@ read_event: Callable[[bytes], Any] = msgspec.json.Decoder(RunEvent).decode
 
 
 class EventWriter:
-    """Append events to one file; each is on disk or absent, never interleaved.
+    """Append events to one file; each is a whole line on disk, or counts as absent.
+
+    A file has one writer at a time, so an event that the system writes in several parts stays
+    whole; threads that share a writer need a lock. Only the probe in a user's program may add an
+    error to a file that another process writes: one short line, which the system appends whole
+    unless the disk is almost full.
 
     An incomplete line, left by a full disk or by a writer that was killed, is ended by a newline
     before the next event, so that only one event is lost.
@@ -509,7 +514,7 @@ class EventWriter:
         has_content = size > 0
         if has_content and os.pread(self._fd, 1, size - 1) != b"\n":
             data = b"\n" + data
-        while data:  # a system call may write only a part
+        while data:  # a system call may write only a part, on a disk that is almost full
             num_written = os.write(self._fd, data)
             data = data[num_written:]
 

@@ -147,22 +147,22 @@ class RankTimeline(RankSums):
 
     @property
     def train_ns(self) -> int | None:
-        """Return the time from the start of training to its end, without checks of its results.
+        """Return the time from the start of training to its end, without what checks its results.
 
-        These are the checks of parameters between windows, and repeated windows. If the rank did
-        not report the end of its training, it counts as the end of its last window, repeat or
-        evaluation. None: the rank did not train.
+        That is the checks of parameters between windows, the repeats of windows, and the saving of
+        the states from which they are repeated. If the rank did not report the end of its training,
+        it counts as the end of its last window, repeat or evaluation. None: the rank did not train.
         """
-        checks_ns = self.check_ns + self.named_ns["replay"]
+        excluded_ns = self.check_ns + self.named_ns["replay"]
         if self.trained is not None:
-            return self.trained.end_ns - self.trained.start_ns - checks_ns
+            return self.trained.end_ns - self.trained.start_ns - excluded_ns
         if not self.edges_ns:
             return None
         edges_ns = [*self.edges_ns.values(), *self.replay_edges_ns]
         edges_ns += [(evaluation.start_ns, evaluation.end_ns) for evaluation in self.evaluations]
         first_start_ns = min(start_ns for start_ns, _ in edges_ns)
         last_end_ns = max(end_ns for _, end_ns in edges_ns)
-        return last_end_ns - first_start_ns - checks_ns
+        return last_end_ns - first_start_ns - excluded_ns
 
     @property
     def target_reached(self) -> bool:

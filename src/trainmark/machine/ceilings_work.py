@@ -429,6 +429,8 @@ def measure_links(
     links = []
     for pair in pairs:
         candidate = Candidate(
+            # The bytes of one direction, although both are used at once: the rate of a link is that
+            # of each direction.
             point=Point(size=(size_bytes,), amount=float(size_bytes)),
             held_bytes=_HELD_BYTES_PER_BYTE * size_bytes,
             prepare=partial(build_pair_exchange, device, ranks, size_bytes, pair),

@@ -35,7 +35,7 @@ from trainmark.ranges import format_ranges
 from trainmark.recipe import Precision, Recipe
 from trainmark.record.findings import BUSY_SHARE
 from trainmark.record.messages import render
-from trainmark.spec import MESSAGES_FILE, Message, Text, read_messages
+from trainmark.spec import MESSAGES_FILE, Message, Text, message, read_messages
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -136,14 +136,16 @@ def check_tested(machine: ExaminedMachine) -> Conditions:
         return
     tested = devices.get_tested(machine.vendor)
     name = machine.vendor.name
+    # A vendor's text may lack the Chinese; then ``in_language`` returns the English.
     sentence = Text(
         f"{name}, tested on: {tested.en}", f"{name}，测试依据：{tested.in_language('zh')}"
     )
+    # ``examine`` replaces an empty code by that of the check.
     if tested == REAL_RUNS:  # else it was tested with less than real runs
         yield Condition(code="", severity="fine", what=sentence)
     else:
         # Nothing is wrong with this machine, but whether all works here is not known.
-        fix = Message("fix.tested")
+        fix = message("fix.tested")
         yield Condition(code="", severity="unknown", what=sentence, fix=fix)
 
 

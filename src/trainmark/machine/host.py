@@ -105,13 +105,13 @@ def make_condition(
         check_code: of the check to which the condition belongs; empty: the check that yields it.
         values: arguments of the sentence.
     """
-    what = Message(message_code, values)
+    what = message(message_code, **values)
     if severity == "fine":
         return Condition(check_code, severity, what)
     if fix:
         # The sentence ``own_fix`` shows a text as it is; in Chinese it says that it is English.
         return Condition(check_code, severity, what, message("own_fix", text=fix))
-    return Condition(check_code, severity, what, Message(f"fix.{message_code}", values))
+    return Condition(check_code, severity, what, message(f"fix.{message_code}", **values))
 
 
 def choose_severity(*, stops: bool = False, spoils: bool = False) -> Severity:
@@ -156,7 +156,8 @@ def check_load(machine: ExaminedMachine) -> Conditions:
 def check_other_runs(_: ExaminedMachine) -> Conditions:
     """Find living processes of other runs.
 
-    The fix is to wait for the end of a run. If it has lost its launcher, its processes are ended.
+    The fix that the user is told is to wait for the end of a run, or, if its launcher has ended, to
+    kill its processes.
     """
     runs = find_alive_runs()
     for run_id, pids in sorted(runs.items()):

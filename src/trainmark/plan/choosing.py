@@ -152,7 +152,9 @@ def _check_replay(case: Case, recipe: Recipe) -> None:
         )
     if recipe.max_steps is None:
         return  # the number of windows depends on the data, which is checked later
-    # At least: an evaluation or the end of an epoch may end a window early.
+    # The least number of windows in so many steps. An evaluation or the end of an epoch may end
+    # windows early, so that there are more, but how many depends on the data, which is not known
+    # yet. A run that is not refused is sure to repeat a window, if it takes all these steps.
     num_windows = ceil(max(0, recipe.max_steps - recipe.warmup_steps) / recipe.window_steps)
     if num_windows < recipe.replay_every_windows:
         raise UsageError(
@@ -260,15 +262,15 @@ def select_vendor(
         EnvironmentFault: its devices are missing or too few, or it refuses the recipe.
     """
     name = device or choice.hardware
-    if remote is not None and name in (None, ACCELERATOR):  # the cluster file may name the device
+    if remote is not None and name in (None, ACCELERATOR):
+        # The cluster file may name the device. If it does not, the other machines are assumed to
+        # have the devices of this one, so one must be here.
         name = remote.device or name
     if name == ACCELERATOR:
         vendor = _select_accelerator()
-    # Without a name, the other machines are assumed to have the devices of this one. In both cases
-    # a device must be here.
     elif remote is None or name is None:
         vendor = devices.choose_vendor(name)
-    else:
+    else:  # a vendor of the other machines is named: this one need not have its devices
         vendor = _find_vendor(name)
     _refuse_oversized_world(choice, vendor, remote)
     _refuse_without_collectives(vendor, choice.nnodes * choice.nproc)

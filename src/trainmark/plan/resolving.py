@@ -12,7 +12,7 @@ from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trainmark import cases, devices
+from trainmark import __version__, cases, devices
 from trainmark.errors import EXIT_FAILED, CaseError, DataError, TrainmarkError, UsageError
 from trainmark.plan.choosing import choose_work, format_case_key, list_unproven, select_vendor
 from trainmark.plan.plan import (
@@ -283,9 +283,7 @@ def _check_memory(choice: Choice, recipe: Recipe, folder: Path, vendor: Vendor) 
 
 
 def _assemble_plan(resolution: _Resolution, run_id: str) -> Plan:
-    """Return the plan of a run; with several launches, the plan that they have in common."""
-    from trainmark import __version__
-
+    """Return the plan of a run; with several launches, the one from which theirs are made."""
     request = resolution.request
     choice = resolution.choice
     recipe = resolution.recipe
@@ -311,8 +309,8 @@ def _assemble_plan(resolution: _Resolution, run_id: str) -> Plan:
         recipe_name=choice.recipe_name,
         recipe=asdict(recipe),
         compared_with=standard_name,
-        fix_hp=changes.allowed,
-        extra=other_work,
+        fix_hp=changes.allowed,  # changes of the standard recipe that the closed rules allow
+        extra=other_work,  # all other changes
         rules="open" if other_work else "closed",
         labels=_choose_labels(resolution),
         device=PlannedDevice.from_vendor(
@@ -322,7 +320,7 @@ def _assemble_plan(resolution: _Resolution, run_id: str) -> Plan:
         peak_tflops=request.peak_tflops,
         nnodes=choice.nnodes,
         nproc=choice.nproc,
-        repeat_index=1,
+        repeat_index=1,  # of the only launch; ``plan_launch`` sets it if there are several
         repeat_count=choice.repeat,
         data=PlannedData(folder=str(resolution.folder.resolve()), origin=recipe.data, **data_facts),
         run_dir=str((request.out or RUNS_DIR / run_id).resolve()),

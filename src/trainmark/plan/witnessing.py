@@ -10,7 +10,7 @@ from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trainmark import cases
+from trainmark import __version__, cases
 from trainmark.errors import EnvironmentFault, UsageError
 from trainmark.plan.choosing import Choice, format_case_key, list_unproven, select_vendor
 from trainmark.plan.plan import (
@@ -298,9 +298,7 @@ def _assemble_plan(
     remote: RemoteTarget | None,
     run_id: str,
 ) -> Plan:
-    """Return the plan of a run; with several launches, the plan that they have in common."""
-    from trainmark import __version__
-
+    """Return the plan of a run; with several launches, the one from which theirs are made."""
     case = choice.case
     is_remote = remote is not None
     # A ``Case`` lacks only ``references``, of which a program of the user's own has none.
@@ -313,9 +311,9 @@ def _assemble_plan(
         case_key=format_case_key(choice, vendor.name),
         recipe_name=WITNESSED,
         recipe=_describe_recipe(choice.recipe),
-        compared_with=WITNESSED,  # with itself, so ``fix_hp`` and ``extra`` have no changes
-        fix_hp={},
-        extra={},
+        compared_with=WITNESSED,  # with itself, so there are no changes of the recipe
+        fix_hp={},  # changes that the closed rules allow
+        extra={},  # all other changes
         rules="open",  # only cases have closed rules
         labels=_choose_labels(request, choice, vendor, is_remote=is_remote),
         device=PlannedDevice.from_vendor(vendor, choice.nproc, is_remote=is_remote),
@@ -323,7 +321,7 @@ def _assemble_plan(
         peak_tflops=request.peak_tflops,
         nnodes=choice.nnodes,
         nproc=choice.nproc,
-        repeat_index=1,
+        repeat_index=1,  # of the only launch; ``plan_launch`` sets it if there are several
         repeat_count=choice.repeat,
         data=_describe_data(witness),
         run_dir=str((request.out or RUNS_DIR / run_id).resolve()),

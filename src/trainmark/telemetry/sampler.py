@@ -96,7 +96,8 @@ class SampleLog:
         except BaseException as error:  # noqa: BLE001 - see the docstring
             self.report_fault(source, MonitorFault("failed", f"{type(error).__name__}: {error}"))
         else:  # the source works again: its next fault is new
-            self._fault_kinds.pop(source, None)
+            with self._lock:
+                self._fault_kinds.pop(source, None)
 
 
 def shorten_text(text: object, max_length: int = _MAX_TEXT_LENGTH) -> str:
@@ -136,14 +137,16 @@ class BackgroundReading:
 
         The log writes the fault only once, although this is called again while the reading hangs.
         """
-        elapsed_s = self._compute_elapsed_s()
         has_ended = self.wait(0)
-        if not has_ended and elapsed_s >= after_s:
+        if has_ended:
+            return
+        elapsed_s = self._compute_elapsed_s()
+        if elapsed_s >= after_s:
             fault = MonitorFault("hung", f"no answer in {elapsed_s:.1f} s")
             self.log.report_fault(self.source, fault)
 
     def _compute_elapsed_s(self) -> float:
-        """Return the seconds since the last reading began."""
+        """Return the seconds since the last reading began; there must have been one."""
         return (self.clock() - self._began_ns) / 1e9
 
     def _run(self) -> None:

@@ -267,8 +267,11 @@ def find_intervals(timeline: RunTimeline) -> dict[IntervalName, Interval]:
             first_ns = min(start_ns for start_ns, _ in phase_edges_ns)
             last_ns = max(end_ns for _, end_ns in phase_edges_ns)
             edges_ns[name] = (first_ns, last_ns)
+    # As in the record, whose quality is that of rank 0, this rank says whether the target is
+    # reached. The ranks of a case agree: training stops if their results differ.
     if ranks[0].target_reached and "train" in edges_ns:
-        # The evaluation that reaches the target is the last one, because it ends the training.
+        # The evaluation that reaches the target is the last one, because it ends the training. It
+        # lasts until the slowest rank has finished it.
         ends_ns = [x.evaluations[-1].end_ns - x.launch_ns for x in ranks if x.evaluations]
         train_start_ns, _ = edges_ns["train"]
         edges_ns["to_target"] = (train_start_ns, max(ends_ns))
@@ -284,7 +287,8 @@ class Samples:
     """What the samplers of all machines wrote.
 
     Args:
-        sampling: first event of the first machine's sampler: what it reads; None: it wrote none.
+        sampling: last event ``sampling`` of the first machine's sampler: what it reads; None: it
+            wrote none.
         devices: readings of each device that ranks use, in order of the ranks.
         hosts: readings of each machine.
         faults: why sources of any machine gave no readings.

@@ -67,8 +67,10 @@ def _list_devices(text: str) -> list[tuple[int, Mapping[str, Any]]]:
 
 def _parse_device(index: int, fields: Mapping[str, Any]) -> DeviceSample:
     """Return the sample of a device from its fields in the JSON of ``amd-smi metric``."""
+    # In J, in all recorded outputs of the tool.
     energy_j = tool.parse_number(_get_value(fields, "energy", "total_energy_consumption"))
-    # Versions of the tool differ in the name of the limits' table.
+    # The states of the limits that lower the clocks. Versions of the tool name their table
+    # differently.
     violations = _get_value(fields, "throttle")
     if not isinstance(violations, dict):
         violations = _get_value(fields, "violation")

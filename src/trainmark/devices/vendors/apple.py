@@ -106,6 +106,7 @@ class Apple(TorchVendor):
     def open(self, local_rank: int, ranks_here: int) -> MpsDevice:
         """Return the device."""
         del ranks_here
+        # Only ranks of a vendor whose ``count`` is above 0 open a device, so it has a name.
         return MpsDevice(local_rank, product_name=self.product_names()[0])
 
 

@@ -47,9 +47,9 @@ def parse_npu_smi(text: str) -> list[DeviceSample]:
                 index,
                 name=drop_first_word(card[0]),
                 temperature=get_word(card[2], 1),
-                power=card[2],  # its first number
+                power=get_word(card[2], 0),  # `NA` if the chip does not report it
                 memory=chip[2],  # its last memory
-                utilization=chip[2],  # its first number
+                utilization=get_word(chip[2], 0),
             )
         )
     return require_devices(text, samples)

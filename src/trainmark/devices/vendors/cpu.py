@@ -50,13 +50,14 @@ def read_model_name() -> str:
 
 
 def has_fp16_units() -> bool:
-    """Tell whether the processor has fp16 matrix units, by the kernel's list of features.
+    """Tell whether the processor multiplies in fp16, by the kernel's list of features.
 
-    Without them a matmul is emulated at about a hundredth of the fp32 rate.
+    It does in matrix units (``amx_fp16``) or in vectors (``avx512_fp16``, and ``asimdhp`` of Arm).
+    Without either, a matmul is emulated at about a hundredth of the fp32 rate.
     """
     cpu_info = _read_fields("/proc/cpuinfo")
     if not cpu_info:
-        # Not Linux. In macOS, every processor of the architecture arm64 has them.
+        # Not Linux. In macOS, every processor of the architecture arm64 does.
         return platform.machine() == "arm64"
     features = cpu_info.get("flags", cpu_info.get("Features", "")).split()  # x86, Arm
     return any(name in features for name in ("avx512_fp16", "amx_fp16", "asimdhp"))

@@ -53,6 +53,7 @@ def parse_mthreads_gmi(text: str) -> list[DeviceSample]:
             name=fields.get(("", "Product Name")),
             temperature=fields.get(("Temperature", "GPU Current Temp")),
             power=fields.get(("Power Readings", "Power Draw")),
+            # A missing size becomes the text `None`, which ``make_sample`` takes as not reported.
             memory=f"{used_memory}/{total_memory}",
             utilization=fields.get(("Utilization", "Gpu")),
             clock=fields.get(("Clocks", "Graphics")),

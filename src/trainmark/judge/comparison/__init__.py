@@ -271,7 +271,9 @@ def _compare_worlds(
     return Comparison(
         "other_world",
         sentence,
-        EXIT_USAGE,  # no figure was judged
+        # The sides do different work. Neither success nor a regression would be true, because no
+        # figure was judged; a gate on other work ends with this code, too.
+        EXIT_USAGE,
         sides.describe_side(a, counted.a),
         sides.describe_side(b, counted.b),
         figures=(),

@@ -467,11 +467,13 @@ def _judge_by_history(
         # sure enough.
         is_unconfirmed = step_run_id is None and len(values) < INTERVAL_MIN_LAUNCHES
         verdict = "noisy" if is_unconfirmed else "regressed"
-    # Only a drift to the worse counts, and only if the newest value alone says nothing.
+    # Only a drift to the worse counts, and only if the newest value alone says nothing. Of a drift,
+    # the sentence says how much it is, over how many runs, and the newest value.
     elif assessment.drift is not None and sign * assessment.drift < 0:
         args["change"] = sign * assessment.drift
         args["runs"] = history.DRIFT_RUNS
         return _make_judgement(launches, name, "regressed", code="drift", **args)
+    # Only the sentence of a step says since which run; the others do not use ``since``.
     is_step = step_run_id is not None and verdict != "passed"
     code = "step" if is_step else _CODES_WITHOUT_STEP[verdict]
     return _make_judgement(launches, name, verdict, code=code, since=step_run_id, **args)

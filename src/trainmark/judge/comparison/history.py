@@ -134,7 +134,8 @@ def assess_newest(values: Sequence[float], edges: Sequence[int] | None = None) -
             last_segment_start = edges[-2]
             return Assessment(before, after, noise=0.0, step_index=last_segment_start, drift=None)
 
-    # Without a recent step, the newest value is compared with the others of its segment.
+    # Without a recent step, the newest value is compared with the others of its segment, which has
+    # at least ``MIN_SEGMENT_RUNS`` values.
     expected = float(np.median(segments[-1][:-1]))
     residuals = [segment - median for segment, median in zip(segments, levels, strict=True)]
     sigma = estimate_sigma(np.concatenate(residuals))
@@ -194,9 +195,10 @@ def _estimate_slope_sigma(ramp: NDArray[np.float64], residuals: NDArray[np.float
     sum_squares = float(residuals @ residuals)
     # The correlation of a value's noise with that of the next value.
     rho1 = float(residuals[1:] @ residuals[:-1]) / max(sum_squares, _TINY)
-    # Residuals of a fitted line are less correlated than the noise itself; this corrects it, by
-    # Kendall, "Note on bias in the estimation of autocorrelation", Biometrika 41, 1954, extended
-    # to a slope.
+    # Residuals are less correlated than the noise itself: by (1 + 4 rho1) / n if only a mean was
+    # fitted (Kendall, "Note on bias in the estimation of autocorrelation", Biometrika 41, 1954),
+    # and in simulations by about 1 / n more with a slope. Solved for rho1 of the noise, a bias of
+    # -(2 + 4 rho1) / n gives:
     rho1 = min(max((count * rho1 + 2) / (count - 4), 0.0), _MAX_RHO1)
     correlation = rho1 ** np.abs(np.subtract.outer(np.arange(count), np.arange(count)))
     # The variance of a least-squares slope, divided by that of the noise.

@@ -107,12 +107,13 @@ def find_scaling_of_sides(
 ) -> Scaling | None:
     """Return how the work of ``a`` and ``b`` scales.
 
-    None if they differ in more than the number of ranks and the keys in ``allow``.
+    None if they differ in more than the number of ranks and the keys in ``allow``. None as well if
+    there are two works of one world, because a world has one throughput.
     """
     works = group_by_work(_select_counted([*a, *b]))
     world_sizes = {launches[0].plan.world_size for launches in works}
     if len(world_sizes) < len(works):
-        return None  # two works of the same world differ in something else
+        return None  # two works of the same world differ in something else, allowed or not
     for scaling, _ in find_scaling(works, allow=allow):
         if len(scaling.worlds) == len(works):  # all works scale together
             return scaling

@@ -160,7 +160,7 @@ def _open_whole_card(bus: str) -> tuple[Any, Any]:
         nvml = load_library()
     except MonitorFault:
         return None, None
-    return nvml, ask_or_none(nvml, nvml.nvmlDeviceGetHandleByPciBusId, bus.encode())
+    return nvml, ask_or_none(nvml, nvml.nvmlDeviceGetHandleByPciBusId, bus)
 
 
 def read_free_bytes(card: Card) -> int | None:
