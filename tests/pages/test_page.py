@@ -182,7 +182,7 @@ def test_first_screen_shows_speed_and_rating_and_limit():
         ]
     )
     assert "No comparable result. Closest: 2 x NVIDIA A100" in first_screen
-    assert "case: distilbert_sst2 here, toy there" in first_screen
+    assert "case: distilbert_sst2 in this run, toy in that result" in first_screen
 
 
 def test_difference_of_two_long_texts_is_shown_where_they_differ():
@@ -280,12 +280,20 @@ def test_a_published_row_is_compared_with_a_run_of_the_same_work():
 @pytest.mark.parametrize(
     ("plan", "environment", "expected"),
     [
-        ({}, {"job": {"parameters": 12_690}}, "parameters: 12,690 here, 66,955,010 there"),
-        ({"seq_length": 24}, {}, "seq_length: 24 here, 512 there"),
-        ({"micro_batch_size": 32}, {}, "micro_batch_size: 32 here, 96 there"),
-        ({"precision": "fp32"}, {}, "precision: fp32 here, tf32 there"),
-        ({"train_samples": 3_840}, {}, "training samples: 3,840 here, 67,349 there"),
-        ({"nproc": 2}, {}, "nodes x devices: 1x2 here, 1x8 there"),
+        (
+            {},
+            {"job": {"parameters": 12_690}},
+            "parameters: 12,690 in this run, 66,955,010 in that result",
+        ),
+        ({"seq_length": 24}, {}, "seq_length: 24 in this run, 512 in that result"),
+        ({"micro_batch_size": 32}, {}, "micro_batch_size: 32 in this run, 96 in that result"),
+        ({"precision": "fp32"}, {}, "precision: fp32 in this run, tf32 in that result"),
+        (
+            {"train_samples": 3_840},
+            {},
+            "training samples: 3,840 in this run, 67,349 in that result",
+        ),
+        ({"nproc": 2}, {}, "nodes x devices: 1x2 in this run, 1x8 in that result"),
     ],
 )
 def test_a_published_row_of_other_work_is_the_closest_result(plan, environment, expected):
@@ -355,7 +363,7 @@ def test_each_trust_reason_is_shown_once_on_a_page():
     document = page.build_document([doubtful])
     assert [(translate(x.short, "en"), x.is_grave) for x in document.doubts] == [
         ("generated data", True),
-        ("busy machine (other programs used 81% of the cores)", False),
+        ("the machine was busy (other programs used 81% of the cores)", False),
         ("step time CV 30.0%", False),
     ]
     text = to_page_markdown(doubtful)

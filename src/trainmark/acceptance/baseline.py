@@ -276,6 +276,6 @@ def _require_times(baselines: Baselines) -> Baselines:
             "the baseline contains no step time of a single device or node that passed",
             where=f"--baseline {baselines.source}",
             rule="a baseline must be measured on one device, or on all devices of one node",
-            fix="choose runs with --nnodes 1, or an acceptance test that a node passed",
+            fix="choose runs with --nnodes 1, or an acceptance test in which a node passed",
         )
     return baselines

@@ -19,9 +19,9 @@ EXAMPLES = """\
   trainmark accept                            all devices of this machine
   trainmark accept --nproc 8 --recipe throughput-1x8 gpt_megatron --data data/gpt
   trainmark accept --launcher slurm --nnodes 64 --nproc 8 --cluster cluster.yaml
-  trainmark accept --phases devices           devices alone: speed and equal results
+  trainmark accept --phases devices           check the speed and results of each device
   trainmark accept --dry-run                  print phases, rounds and times, and exit
-  trainmark accept --out acceptances/rack7    resume: measure what is missing
+  trainmark accept --out acceptances/rack7    resume and measure what is missing
   trainmark accept --attach acceptances/rack7   wait for a submitted job
 """
 _OPTIONS = tuple(name for name in AcceptRequest.model_fields if name not in ("case", "overrides"))

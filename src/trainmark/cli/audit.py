@@ -29,7 +29,7 @@ EXAMPLES = """\
   trainmark audit                           the newest run under ./runs
   trainmark audit runs/A runs/B --json
   trainmark audit runs/RUN --rules          does it comply with its division?
-  trainmark list audit-rules                what is checked
+  trainmark list audit-rules                print what is checked
 """
 
 _AUDITED = "Runs, records or folders; pages, tables or logs of other projects."

@@ -12,8 +12,8 @@ from trainmark.errors import EXIT_FAILED
 from trainmark.plan.request import RunRequest
 
 EXAMPLES = """\
-  trainmark ceilings                          the first device, about half a minute
-  trainmark ceilings --nproc 8 --budget-s 15   all eight, larger sizes, a few minutes
+  trainmark ceilings                          the first device; takes about half a minute
+  trainmark ceilings --nproc 8 --budget-s 15   all eight devices, larger sizes; takes minutes
   trainmark ceilings --json > ceilings.json   every size, rank and repetition
 """
 

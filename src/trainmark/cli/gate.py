@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from trainmark.results.selection import Selection
 
 EXAMPLES = """\
-  trainmark gate runs/RUN --baseline runs/FIRST            against good runs
-  trainmark gate runs/RUN --history runs                   against earlier runs of the same work
+  trainmark gate runs/RUN --baseline runs/FIRST            check against good runs
+  trainmark gate runs/RUN --history runs                   check against earlier runs
   trainmark gate runs/RUN --baseline first.trainmark.zip --junit gate.xml
 """
 

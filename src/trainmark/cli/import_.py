@@ -15,7 +15,7 @@ from trainmark.cli.output import (
 from trainmark.errors import EXIT_FAILED
 
 EXAMPLES = """\
-  trainmark import pages/README.md                its rows
+  trainmark import pages/README.md                print the rows of the page
   trainmark import results.csv logs/ --json > rows.json
   trainmark audit results.csv logs/               check the rows
 """

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 EXAMPLES = """\
   trainmark run distilbert_sst2                      tiny recipe, generated data
   trainmark run distilbert_sst2 --nproc 2            two ranks
-  trainmark run distilbert_sst2 --repeat 5           five launches, geometric mean and interval
+  trainmark run distilbert_sst2 --repeat 5           five launches, with mean and interval
   trainmark run distilbert_sst2 --data data/sst2 --recipe standard --nproc 8 bs=96
   trainmark run distilbert_sst2 --dry-run            print what would run, and exit
   trainmark run plans/demo.yaml                      run a plan; run it again to finish the rest

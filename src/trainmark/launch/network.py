@@ -163,5 +163,5 @@ def _refuse_without_loopback() -> None:
             f"{LOOPBACK} cannot be reached: {error.strerror or error}",
             where="loopback interface lo",
             rule="the ranks of one machine connect through this interface",
-            fix="run `ip link set lo up` as root to bring it up; or use --nproc 1",
+            fix="run `ip link set lo up` as root to bring it up, or use --nproc 1",
         ) from None

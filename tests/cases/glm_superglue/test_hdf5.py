@@ -88,7 +88,7 @@ def test_a_download_is_prepared_and_read(tmp_path, splits, form):
 
 
 def test_longer_sequences_and_damaged_files_are_refused(folder):
-    with pytest.raises(DataError, match="the sequences have 64 tokens"):
+    with pytest.raises(DataError, match="the sequences have 64 tokens each"):
         data.check(folder, replace(RECIPE, seq_length=52))  # shorter than the files' 64
     next(folder.rglob(FILES["train"])).write_bytes(b"x")
     with pytest.raises(DataError, match="not readable as HDF5"):

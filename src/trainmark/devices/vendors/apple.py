@@ -135,7 +135,7 @@ class MpsDevice(Accelerator):
             raise EnvironmentFault(
                 f"torch {self._torch.__version__} cannot use this device",
                 where=f"--device {self.name}",
-                rule="torch needs a build with MPS, and a macOS version that this build supports",
+                rule="torch must be built with MPS and must support this version of macOS",
                 fix="install torch from the package index",
             )
 

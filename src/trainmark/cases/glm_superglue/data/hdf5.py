@@ -214,7 +214,7 @@ class SparseExamples(Examples):
         columns = self.stored.text.shape[1]  # number of tokens of a stored sequence
         if columns > self.seq_length:
             raise DataError(
-                f"the sequences have {columns} tokens",
+                f"the sequences have {columns} tokens each",
                 where=f"{file}, text",
                 rule=f"the sequences must have the recipe's length: seq_length={self.seq_length}",
                 fix=f"set seq_length={columns}",
