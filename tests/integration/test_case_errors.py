@@ -87,6 +87,7 @@ def test_broken_case_in_a_plan_file_leaves_a_record_in_each_attempt(cli, monkeyp
 
 
 def test_python_api_raises_the_error_of_the_case(tmp_path, monkeypatch):
+    """The function ``data_check`` of the case ``broken`` raises a ``KeyError``."""
     monkeypatch.setenv("TRAINMARK_CASE_PATH", str(CASES))
     monkeypatch.setenv("TRAINMARK_CACHE", str(tmp_path / "cache"))
     # The warning says where the record is.
@@ -120,6 +121,7 @@ PLACE_BY_METHOD = {  # where each method of a job is called first, as the record
 def test_method_of_a_job_that_raises_leaves_a_record_that_names_the_place(
     start_run, method, place, raised, monkeypatch
 ):
+    """``method``: the one that raises; ``place``: the part of the run that the record names."""
     process, run_dir = start_run(f"broken={method}", f"raised={raised}", case="broken")
     code, out, err = wait_for_end(process)
     record = read_checked_record(run_dir)

@@ -13,7 +13,7 @@ import pytest
 
 from support.machines import write_vendor_package
 from trainmark.devices.cores import count_usable_cores
-from trainmark.pages.judgements import build_ceilings as blocks
+from trainmark.pages.judgements import build_ceilings
 from trainmark.pages.terminal import show
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def test_ceilings_of_two_ranks_are_measured(trainmark: Any) -> None:
     process = trainmark("ceilings", "--device", "cpu", "--nproc", "2", *TINY, "--json")
     assert process.returncode == 0, process.stderr
     document = json.loads(process.stdout)
-    assert "all reduce" in show(blocks(document))
+    assert "all reduce" in show(build_ceilings(document))
     assert (document["schema"], document["device"]) == ("trainmark-ceilings-1", "cpu")
     assert [rank["collectives"] for rank in document["ranks"]] == ["gloo", "gloo"]
     # The last five kinds are collectives. Both ranks have the same result: the slowest one's time.
@@ -76,9 +76,9 @@ def test_fast_but_wrong_collective_is_detected(tmp_path: Path) -> None:
         check=False,
     )
     assert process.returncode == 1
-    document = json.loads(process.stdout)
+    document = json.loads(process.stdout)  # although the vendor prints while it is imported
     kinds = document["ranks"][0]["measurements"]
     wrong = {kind["name"] for kind in kinds if any(p["status"] == "wrong" for p in kind["points"])}
     assert wrong == {"all_reduce"}
-    assert "rank 1: all reduce wrong: 64 KiB (" in show(blocks(document))
+    assert "rank 1: all reduce wrong: 64 KiB (" in show(build_ceilings(document))
     assert "a rank computed wrong results" in process.stderr

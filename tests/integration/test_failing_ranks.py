@@ -95,6 +95,7 @@ def test_full_disk_is_reported_by_the_exit_code_of_a_rank(tmp_path):
     ],
 )
 def test_case_check_detects_a_wrong_evaluation(trainmark, monkeypatch, fault, expected_text):
+    """``fault``: the mistake that the case ``faulty`` makes; ``expected_text``: of the check."""
     monkeypatch.setenv("TRAINMARK_CASE_PATH", str(CASES))
     checked_case = trainmark("check", "faulty", f"fault={fault}", "--device", "cpu")
     assert checked_case.returncode == 1, checked_case.stdout + checked_case.stderr

@@ -73,6 +73,7 @@ def test_a_follower_that_is_killed_does_not_change_the_run(start_run, wandb_call
 
 
 def test_followers_end_with_a_run_that_is_stopped(start_run, wandb_calls, fifo):
+    """The rank waits in a step (``fault=wait``), so that the signal comes during training."""
     process, run_dir = start_run("fault=wait", "--follow", "wandb=keep")
     wait_for_fault(fifo)
     for pid in (process.pid, *(follower.pid for follower in find_followers(run_dir))):
@@ -88,6 +89,7 @@ def test_followers_end_with_a_run_that_is_stopped(start_run, wandb_calls, fifo):
 
 
 def test_follow_prints_json_alone_on_standard_output(trainmark, tmp_path, wandb_calls):
+    """The stand-in for W&B takes the points of the target ``keep``, and refuses ``refuse``."""
     run_dir = write_sampled_run(tmp_path / "run", telemetry=None)
     process = trainmark("follow", "run", "--to", "wandb=keep", "--to", "wandb=refuse", "--json")
     (kept_run, refused) = json.loads(process.stdout)

@@ -12,6 +12,7 @@ from trainmark.plan.plan import Plan
 
 
 def test_report_builds_the_record_from_events_of_a_killed_launcher(start_run, fifo, trainmark):
+    # The ranks wait in their fifteenth step until they are killed.
     process, run_dir = start_run("--nproc", "2", "fault=wait")
     rank = psutil.Process(wait_for_fault(fifo))
     running = trainmark("report", str(run_dir))
@@ -28,7 +29,7 @@ def test_report_builds_the_record_from_events_of_a_killed_launcher(start_run, fi
     assert report.returncode == 0, report.stderr
     record = read_checked_record(run_dir)
     assert (record.status, record.cause.kind) == ("interrupted", "launcher_killed")
-    assert record.counts.steps == 14  # the ranks waited in the fifteenth
+    assert record.counts.steps == 14
     # A second report leaves the record as it is.
     record_bytes = (run_dir / "record.json").read_bytes()
     assert trainmark("report", str(run_dir)).returncode == 0

@@ -55,6 +55,7 @@ def test_distilbert_on_two_ranks_from_command_to_page(trainmark, tmp_path):
 
 
 def test_repeated_windows_of_a_real_run_have_no_difference(trainmark, tmp_path):
+    """A window is five steps; every second one is trained twice, and both passes are compared."""
     args = ("replay_every_windows=2", "max_steps=50", "target_value=none", "window_steps=5")
     process = trainmark("run", "toy", "--nproc", "2", *args, "--out", "run", "--quiet")
     assert process.returncode == 0, process.stdout + process.stderr

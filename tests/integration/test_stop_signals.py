@@ -14,6 +14,7 @@ from support.real_runs import read_checked_record, wait_for_end, wait_for_fault
     "stop_signal", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.nightly)]
 )
 def test_run_stopped_by_a_signal_leaves_a_record(start_run, fifo, stop_signal):
+    """The rank waits in a step (``fault=wait``), so that the signal comes during training."""
     process, run_dir = start_run("fault=wait")
     wait_for_fault(fifo)
     process.send_signal(stop_signal)

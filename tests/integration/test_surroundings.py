@@ -49,15 +49,18 @@ NOBODY = ("unshare", "--user", "--map-user=54321", "env", "-u", "HOME", "-u", "X
 
 
 @pytest.fixture
-def nobody():
-    """Return the beginning of a command whose user has no name and no home; skip without one."""
+def nameless_user_prefix():
+    """Return words before a command that run it as a user without a name and without a home.
+
+    The test is skipped if the kernel does not allow it.
+    """
     if subprocess.run([*NOBODY, "true"], capture_output=True, check=False).returncode != 0:
         pytest.skip("this kernel gives a test no user id of its own")
     return NOBODY
 
 
-def test_run_works_without_a_home_folder(start_run, nobody):
-    process, run_dir = start_run(case="toy", prefix=nobody)
+def test_run_works_for_a_user_without_a_name_and_a_home(start_run, nameless_user_prefix):
+    process, run_dir = start_run(case="toy", prefix=nameless_user_prefix)
     code, _, err = wait_for_end(process)
     assert code == 0, err
     assert read_checked_record(run_dir).passed

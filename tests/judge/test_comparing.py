@@ -24,7 +24,7 @@ from trainmark.spec import message
 if TYPE_CHECKING:
     from trainmark.record.record import Record
 
-RATES = [100.0, 101.0, 99.0, 100.5, 99.5]
+RATES_NEAR_100 = [100.0, 101.0, 99.0, 100.5, 99.5]
 
 
 def multiply(rates: list[float], factor: float) -> list[float]:
@@ -46,7 +46,8 @@ def test_verdict_needs_the_whole_interval_on_one_side(
     factor: float, verdict: str, code: int
 ) -> None:
     comparison = compare(
-        make_series("a", RATES), make_series("b", multiply(RATES, factor), first_minute=10)
+        make_series("a", RATES_NEAR_100),
+        make_series("b", multiply(RATES_NEAR_100, factor), first_minute=10),
     )
     assert (comparison.verdict, comparison.exit_code, comparison.paired) == (verdict, code, False)
     assert {figure.verdict for figure in comparison.figures} == {verdict}
@@ -88,7 +89,8 @@ def test_longer_time_is_slower_and_more_memory_is_worse() -> None:
 
 def test_fewer_than_five_launches_have_too_little_data() -> None:
     comparison = compare(
-        make_series("a", RATES[:4]), make_series("b", multiply(RATES, factor=0.5), first_minute=10)
+        make_series("a", RATES_NEAR_100[:4]),
+        make_series("b", multiply(RATES_NEAR_100, factor=0.5), first_minute=10),
     )
     (figure, *_) = comparison.figures
     assert (figure.verdict, figure.launches) == ("too_little_data", (4, 5))
@@ -132,10 +134,10 @@ def test_refuted_launches_are_excluded_and_doubtful_ones_keep_their_trust() -> N
     # Doubtful: not to be quoted, but true. Refuted: its files were altered.
     doubtful = Trust(grade="do_not_quote", reasons=[message("trust_generated_data")])
     refuted = grade_reasons([message("evidence_altered", file="plan.json")])
-    b = make_series("b", RATES, first_minute=10, trust=doubtful)
+    b = make_series("b", RATES_NEAR_100, first_minute=10, trust=doubtful)
     # If it counted, B would be far slower.
     b.append(make_launch("b6", round_=6, minute=15, trust=refuted, figures={"p_core": 1.0}))
-    comparison = compare(make_series("a", RATES), b)
+    comparison = compare(make_series("a", RATES_NEAR_100), b)
     assert [(excluded.name, excluded.reason.code) for excluded in comparison.b.left_out] == [
         ("b6", "compare_refuted")
     ]
@@ -143,7 +145,7 @@ def test_refuted_launches_are_excluded_and_doubtful_ones_keep_their_trust() -> N
     assert [reason.code for reason in comparison.b.trust.reasons] == ["trust_generated_data"]
     assert comparison.verdict == "no_difference"
     # Without a launch that counts, nothing of its machine is compared.
-    assert compare(make_series("a", RATES), b[-1:]).differences == ()
+    assert compare(make_series("a", RATES_NEAR_100), b[-1:]).differences == ()
 
 
 def make_missed_target(record: Any) -> Any:
@@ -173,8 +175,8 @@ def make_early_failure(name: str) -> Record:
 @pytest.mark.parametrize("failed_of", ["a", "b", "ab"])
 def test_launch_that_failed_before_its_model_was_built_is_excluded(failed_of: str) -> None:
     sides = {
-        "a": make_series("a", RATES),
-        "b": make_series("b", multiply(RATES, factor=0.9), first_minute=10),
+        "a": make_series("a", RATES_NEAR_100),
+        "b": make_series("b", multiply(RATES_NEAR_100, factor=0.9), first_minute=10),
     }
     for name in failed_of:
         sides[name].append(make_early_failure(f"{name}-failed"))
@@ -191,14 +193,14 @@ def test_launch_that_failed_before_its_model_was_built_is_excluded(failed_of: st
 
 
 def test_side_with_only_failed_launches_has_too_little_data() -> None:
-    comparison = compare(make_series("a", RATES), [make_early_failure("b1")])
+    comparison = compare(make_series("a", RATES_NEAR_100), [make_early_failure("b1")])
     assert (comparison.verdict, comparison.exit_code) == ("too_little_data", 3)
     assert [figure.launches for figure in comparison.figures] == [(5, 0)]
     # The figure is absent because the launch is excluded, not because it has no value.
     sentence = comparison.sentence
     assert sentence.code == "compare_no_launch"
     assert (sentence.args["excluded_a"], sentence.args["excluded_b"]) == (0, 1)
-    reversed_sides = compare([make_early_failure("b1")], make_series("a", RATES)).sentence
+    reversed_sides = compare([make_early_failure("b1")], make_series("a", RATES_NEAR_100)).sentence
     assert (reversed_sides.args["excluded_a"], reversed_sides.args["excluded_b"]) == (1, 0)
 
 
@@ -219,7 +221,10 @@ def test_target_is_missed_if_most_launches_of_side_b_alone_miss_it(
 
     If ``of_b`` is 4, each side has only five launches, so that most of B miss it.
     """
-    a, b = make_series("a", RATES * 2), make_series("b", RATES * 2, first_minute=20)
+    a, b = (
+        make_series("a", RATES_NEAR_100 * 2),
+        make_series("b", RATES_NEAR_100 * 2, first_minute=20),
+    )
     a[:of_a] = [make_missed_target(launch) for launch in a[:of_a]]
     b[:of_b] = [make_missed_target(launch) for launch in b[:of_b]]
     if of_b == 4:
@@ -232,8 +237,8 @@ def test_target_is_missed_if_most_launches_of_side_b_alone_miss_it(
 
 
 def test_changed_recipe_field_is_refused_with_both_values_unless_allowed() -> None:
-    a = make_series("a", RATES)
-    b = make_series("b", RATES, first_minute=10, recipe={"compile": True, "max_steps": 7})
+    a = make_series("a", RATES_NEAR_100)
+    b = make_series("b", RATES_NEAR_100, first_minute=10, recipe={"compile": True, "max_steps": 7})
     with pytest.raises(UsageError) as fault:
         compare(a, b)
     assert fault.value.exit_code == 2
@@ -248,7 +253,7 @@ def test_changed_recipe_field_is_refused_with_both_values_unless_allowed() -> No
         ("max_steps", (None,), (7,)),
     ]
     # The seed is no difference of the work.
-    assert compare(a, make_series("b", RATES, recipe={"seed": 2})).allowed == ()
+    assert compare(a, make_series("b", RATES_NEAR_100, recipe={"seed": 2})).allowed == ()
 
 
 @pytest.mark.parametrize(
@@ -262,11 +267,11 @@ def test_changed_recipe_field_is_refused_with_both_values_unless_allowed() -> No
 )
 def test_wrong_arguments_are_refused(arguments: dict[str, Any], says: str) -> None:
     with pytest.raises(UsageError, match=says):
-        compare(make_series("a", RATES), make_series("b", RATES), **arguments)
+        compare(make_series("a", RATES_NEAR_100), make_series("b", RATES_NEAR_100), **arguments)
 
 
 def test_same_run_twice_and_an_empty_side_are_refused() -> None:
-    a = make_series("a", RATES)
+    a = make_series("a", RATES_NEAR_100)
     with pytest.raises(UsageError, match="given twice"):
         compare(a, a)
     with pytest.raises(UsageError, match="has no launches"):
@@ -282,7 +287,8 @@ def test_only_differences_of_environment_are_listed() -> None:
         "packages": base["packages"] | {"torch": "2.11.0"},
     }
     comparison = compare(
-        make_series("a", RATES), make_series("b", RATES, first_minute=9, environment=other)
+        make_series("a", RATES_NEAR_100),
+        make_series("b", RATES_NEAR_100, first_minute=9, environment=other),
     )
     assert {
         difference.name: (difference.a, difference.b) for difference in comparison.differences
@@ -334,23 +340,23 @@ def test_another_case_or_data_set_is_refused_in_one_sentence(key: str) -> None:
         fields = {"case": "toy"}
     else:
         fields = {"data": plan.data.model_copy(update={"content_id": "feed"})}
-    launches = make_series("b", RATES, recipe={"max_steps": 7})
+    launches = make_series("b", RATES_NEAR_100, recipe={"max_steps": 7})
     b = [replace_plan_fields(launch, **fields) for launch in launches]
     # Not even if it is allowed; the other difference of the work is not mentioned.
     for allow in ([], [key]):
         with pytest.raises(UsageError, match="never compared") as fault:
-            compare(make_series("a", RATES), b, allow=allow)
+            compare(make_series("a", RATES_NEAR_100), b, allow=allow)
         assert fault.value.fix is None  # nothing would help
 
 
 def test_other_model_is_refused_even_if_its_recipe_is_allowed() -> None:
     b = []
-    for launch in make_series("b", RATES, recipe={"max_steps": 7}):
+    for launch in make_series("b", RATES_NEAR_100, recipe={"max_steps": 7}):
         # Another number of parameters is another model.
         environment = launch.environment | {"job": {"parameters": 7}}
         b.append(launch.model_copy(update={"environment": environment}))
     with pytest.raises(UsageError, match="never compared") as fault:
-        compare(make_series("a", RATES), b, allow=["max_steps"])
+        compare(make_series("a", RATES_NEAR_100), b, allow=["max_steps"])
     assert fault.value.fix is None  # nothing would help
 
 
@@ -358,11 +364,11 @@ def test_run_with_forced_expert_balance_is_never_compared_with_a_training() -> N
     """The label ``balanced-bound`` marks runs whose router gave all experts equal loads."""
     b = [
         replace_plan_fields(launch, labels=[*launch.plan.labels, "balanced-bound"])
-        for launch in make_series("b", RATES, first_minute=10)
+        for launch in make_series("b", RATES_NEAR_100, first_minute=10)
     ]
     for allow in ([], ["bound"]):
         with pytest.raises(UsageError, match="never compared") as fault:
-            compare(make_series("a", RATES), b, allow=allow)
+            compare(make_series("a", RATES_NEAR_100), b, allow=allow)
         assert fault.value.fix is None  # nothing would help
 
 
@@ -445,9 +451,9 @@ def test_efficiency_above_one_has_a_doubt() -> None:
 
 def test_allowed_ranks_are_compared_and_other_work_is_refused() -> None:
     def make_b(**recipe: Any) -> Any:
-        return make_series_at_ranks("b", RATES, nproc=8, minute=10, **recipe)
+        return make_series_at_ranks("b", RATES_NEAR_100, nproc=8, minute=10, **recipe)
 
-    a, b = make_series_at_ranks("a", RATES, nproc=2), make_b()
+    a, b = make_series_at_ranks("a", RATES_NEAR_100, nproc=2), make_b()
     # With the number of ranks allowed, it is an ordinary comparison.
     comparison = compare(a, b, allow=["ran_world"])
     assert (comparison.scaling, comparison.verdict) == (None, "no_difference")
@@ -465,7 +471,10 @@ def test_allowed_ranks_are_compared_and_other_work_is_refused() -> None:
 
 def test_each_side_has_its_trust() -> None:
     doubtful = grade_reasons([message("trust_generated_data")])
-    a, b = make_series("a", RATES), make_series("b", RATES, first_minute=10, trust=doubtful)
+    a, b = (
+        make_series("a", RATES_NEAR_100),
+        make_series("b", RATES_NEAR_100, first_minute=10, trust=doubtful),
+    )
     comparison = compare(a, b)
     assert (comparison.a.trust.grade, comparison.b.trust.grade) == ("usable", "do_not_quote")
     assert [reason.code for reason in comparison.a.trust.reasons] == []

@@ -157,7 +157,7 @@ def test_few_launches_are_judged_by_their_range(
     assert judgement.message.args["launches"] == len(rates)
 
 
-SCATTERED = [1.0, 1.01, 0.99, 1.005, 0.995]
+VALUES_NEAR_1 = [1.0, 1.01, 0.99, 1.005, 0.995]
 
 
 @pytest.mark.parametrize(
@@ -172,9 +172,9 @@ SCATTERED = [1.0, 1.01, 0.99, 1.005, 0.995]
 )
 def test_five_launches_are_judged_by_interval(factor: float, scatter: float, verdict: str) -> None:
     # ``scatter`` is how many times as far the rates are from their mean as those of the baseline.
-    rates = [100 * factor * (1 + scatter * (value - 1)) for value in SCATTERED]
+    rates = [100 * factor * (1 + scatter * (value - 1)) for value in VALUES_NEAR_1]
     judgement = judge_rates(
-        rates, make_baseline([100 * value for value in SCATTERED]), worse_by=0.03
+        rates, make_baseline([100 * value for value in VALUES_NEAR_1]), worse_by=0.03
     )
     assert judgement.verdict == verdict
     low, change, high = (
@@ -185,6 +185,7 @@ def test_five_launches_are_judged_by_interval(factor: float, scatter: float, ver
 
 
 def test_lower_time_is_better() -> None:
+    # With a baseline of one launch, 3% worse is regressed and 10% better is improved.
     baseline = make_baseline([100.0], "e2e_time")
     assert judge_rates([104.0], baseline, "e2e_time").verdict == "regressed"
     assert judge_rates([89.0], baseline, "e2e_time").verdict == "improved"

@@ -217,6 +217,9 @@ def test_a_local_run_is_not_in_the_container_of_an_engine(container: Any) -> Non
     assert explain_unusable_launcher("container", cluster) == (
         "no docker, podman or apptainer is set in a cluster file"
     )
+
+
+def test_run_without_a_launcher_is_in_the_container_of_the_cluster_file() -> None:
     target = RemoteTarget(
         launcher="container", tested=TESTED["container"], nodes=1, has_our_files=True
     )

@@ -43,7 +43,10 @@ CONTAINER_VARIABLES = {
     ],
 )
 def test_container_is_recognized_by_its_files_and_variables(tmp_path, files, variables, container):
-    """``files``: below the machine's root; ``container``: its runtime, version and image."""
+    """``files``: below the machine's root; ``container``: its runtime, version and image.
+
+    ``CONTAINER_VARIABLES`` state the version and the image; the text ``PODMAN`` does not count.
+    """
     (tmp_path / "run").mkdir()
     for name, text in files.items():
         (tmp_path / name).write_text(text)

@@ -168,7 +168,7 @@ def test_failed_run_is_repeated_in_a_new_folder(
     first = run_plan_text(PLAN_OF_A_AND_B)
     failed = (tmp_path / "runs/plan/a/record.json").read_bytes()
     assert first[0].state == "failed"
-    assert first[0].reason == "oom: upside down"
+    assert first[0].reason == "oom: upside down"  # the error of ``leave_record``, in one line
     assert choose_exit_code(first) == 1
 
     second = run_plan_text(PLAN_OF_A_AND_B)

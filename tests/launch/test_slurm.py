@@ -142,7 +142,7 @@ def test_job_unknown_to_slurm_has_ended(monkeypatch: pytest.MonkeyPatch, job: En
 
 
 # JOB STATE CODES of https://slurm.schedmd.com/squeue.html, Slurm 24.11
-CODES = {  # by phase; a state that is not known counts as running
+STATES_BY_PHASE = {  # a state that is not known counts as running
     "waiting": "CONFIGURING PENDING REQUEUED REQUEUE_FED REQUEUE_HOLD RESV_DEL_HOLD SPECIAL_EXIT",
     "running": "COMPLETING RUNNING RESIZING SIGNALING STAGE_OUT STOPPED SUSPENDED SOME_NEW_STATE",
     "ended": "COMPLETED FAILED OUT_OF_MEMORY NODE_FAIL BOOT_FAIL",
@@ -150,13 +150,13 @@ CODES = {  # by phase; a state that is not known counts as running
 }
 
 
-@pytest.mark.parametrize("phase", CODES)
+@pytest.mark.parametrize("phase", STATES_BY_PHASE)
 def test_every_state_of_slurm_has_a_meaning(
     monkeypatch: pytest.MonkeyPatch, job: EngineJob, phase: str
 ) -> None:
-    for code in CODES[phase].split():
-        state_of_job = read_job_state(monkeypatch, job, f"JobId=1 JobState={code} Reason=None")
-        assert state_of_job.phase == phase, code
+    for state in STATES_BY_PHASE[phase].split():
+        state_of_job = read_job_state(monkeypatch, job, f"JobId=1 JobState={state} Reason=None")
+        assert state_of_job.phase == phase, state
 
 
 def test_cancelled_job_that_does_not_end_is_killed(
@@ -164,6 +164,7 @@ def test_cancelled_job_that_does_not_end_is_killed(
 ) -> None:
     commands: list[tuple[str, ...]] = []
     monkeypatch.setattr(slurm, "run_program", lambda *words: commands.append(words))
+    # The caller cancels again if the job has not ended.
     for num_cancels in (1, 2):
         job.num_cancels = num_cancels  # which the caller counts
         Slurm().cancel(job)

@@ -100,7 +100,11 @@ def make_processor(cores: int) -> Card:
 def test_condition_changes_severity_exactly_at_its_limit(
     tmp_path, *, check, files, readings, severity, text
 ):
-    """``files`` and ``readings`` change the sound machine of ``make_machine``, with two ranks."""
+    """``files`` and ``readings`` change the sound machine of ``make_machine``, with two ranks.
+
+    ``make_memory(2)`` makes 2 of 64 GiB available; ``make_cpu_use(0.9)`` has other programs use 0.9
+    of 10 seconds of the cores.
+    """
     condition = read_single_condition(check(make_machine(tmp_path, files, **readings)))
     assert condition.severity == severity
     assert text in condition.what

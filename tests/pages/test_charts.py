@@ -23,8 +23,7 @@ from support.telemetry_files import (
     make_start_line,
     write_sampled_run,
 )
-from trainmark.pages import charts as steps
-from trainmark.pages import rendering
+from trainmark.pages import charts, rendering
 from trainmark.pages.document import Chart, Table
 from trainmark.pages.sections import figures
 from trainmark.pages.texts import Missing, phrase, translate
@@ -66,7 +65,7 @@ def read_first_layer(chart: Chart | None) -> Any:
 def test_the_table_behind_a_chart_covers_every_step() -> None:
     # 24 steps in 12 rows; a time of 0 is no time and is left out.
     nanoseconds = [int(1e6 * ms) for ms in (1.0, 5.0, 0.0, 2.0, *[3.0] * 20)]
-    chart = steps.chart_step_time(read_golden_record(time_ns=nanoseconds))
+    chart = charts.chart_step_time(read_golden_record(time_ns=nanoseconds))
     assert chart is not None
     assert chart.table is not None
     assert translate_headers(chart.table) == ["step", "min", "median", "max"]
@@ -75,31 +74,32 @@ def test_the_table_behind_a_chart_covers_every_step() -> None:
         ("1 – 2", "1.000", "3.000", "5.000"),
         ("3 – 4", "2.000", "2.000", "2.000"),
     ]
-    gap = steps.chart_loss(read_golden_record(loss=[1.0, None, 0.5]))
+    gap = charts.chart_loss(read_golden_record(loss=[1.0, None, 0.5]))
     assert gap is not None
     assert gap.table is not None
     assert translate_rows(gap.table)[1] == ("2", "–", "–", "–")  # the step without a loss
 
 
 def test_loss_chart_names_first_and_last_loss() -> None:
-    chart = check_pictures(steps.chart_loss(read_golden_record()))
+    chart = check_pictures(charts.chart_loss(read_golden_record()))
+    # The golden record has 60 steps.
     description = translate(chart.description, "en")
     assert description == "Training loss over 60 steps, from 0.7815 to 0.1447"
     assert read_datasets(chart)["steps"][0] == {"step": 1, "value": 0.7815}
-    assert steps.chart_loss(read_golden_record(loss=[None, None])) is None
+    assert charts.chart_loss(read_golden_record(loss=[None, None])) is None
     # A step without a finite loss is a gap in the line.
-    gap = steps.chart_loss(read_golden_record(loss=[1.0, 0.9, None, 0.7, 0.6]))
+    gap = charts.chart_loss(read_golden_record(loss=[1.0, 0.9, None, 0.7, 0.6]))
     assert [row["value"] for row in read_datasets(gap)["steps"]] == [1.0, 0.9, None, 0.7, 0.6]
 
 
 def test_the_axis_of_a_loss_that_diverged_has_short_numbers() -> None:
-    chart = check_pictures(steps.chart_loss(read_golden_record(loss=[0.7, 2.0, 7.6e33, None])))
+    chart = check_pictures(charts.chart_loss(read_golden_record(loss=[0.7, 2.0, 7.6e33, None])))
     labels = re.findall(r"<text[^>]*>([^<]*)</text>", rendering.draw_static_picture(chart, "en"))
     assert "8e+33" in labels
     assert max(map(len, labels)) <= 12
     # An ordinary axis keeps whole numbers.
     linear = check_pictures(
-        steps.chart_step_time(
+        charts.chart_step_time(
             read_golden_record(time_ns=[int(ms * 1e6) for ms in range(400, 1001, 10)])
         )
     )
@@ -110,7 +110,7 @@ def test_the_axis_of_a_loss_that_diverged_has_short_numbers() -> None:
 def test_a_long_loss_is_smoothed_by_a_moving_mean() -> None:
     losses: list[float | None] = [float(step % 2) for step in range(40)]
     losses[3] = None
-    chart = check_pictures(steps.chart_loss(read_golden_record(loss=losses)))
+    chart = check_pictures(charts.chart_loss(read_golden_record(loss=losses)))
     assert translate(chart.title, "en") == "Training loss; bold: mean over 5 steps"
     smoothed = [row["value"] for row in read_datasets(chart)["smoothed"]]
     assert smoothed[0] == pytest.approx(1 / 3, abs=1e-6)  # of steps 1 to 3
@@ -118,7 +118,7 @@ def test_a_long_loss_is_smoothed_by_a_moving_mean() -> None:
     assert smoothed[10] == pytest.approx(2 / 5, abs=1e-6)  # of 9 to 13
     assert read_datasets(chart)["steps"][3] == {"step": 4, "value": None}
     # Fewer than 40 steps are drawn as they are.
-    short = steps.chart_loss(read_golden_record(loss=losses[:39]))
+    short = charts.chart_loss(read_golden_record(loss=losses[:39]))
     assert short is not None
     assert list(read_datasets(short)) == ["steps"]
 
@@ -127,26 +127,26 @@ def test_curves_of_several_runs_share_one_chart() -> None:
     record = read_golden_record()
     overlays = {
         overlay.name: overlay
-        for overlay in steps.chart_overlays({"A": [record], "B": [read_golden_record(loss=[])]})
+        for overlay in charts.chart_overlays({"A": [record], "B": [read_golden_record(loss=[])]})
     }
     # B has no loss, so no overlay of it.
     assert list(overlays) == ["sides-step_time", "sides-quality"]
     overlays = {
-        overlay.name: overlay for overlay in steps.chart_overlays({"A": [record], "B": [record]})
+        overlay.name: overlay for overlay in charts.chart_overlays({"A": [record], "B": [record]})
     }
     loss = check_pictures(overlays["sides-loss"])
     labels = {row["side"] for row in read_datasets(loss)["steps"]}
     assert labels == {"A · 2 x NVIDIA A100-SXM4-40GB", "B · 2 x NVIDIA A100-SXM4-40GB"}
     # Of nine sides seven are drawn, as there are so many colours.
     many = {str(index): [record] for index in range(9)}
-    (first, *_) = steps.chart_overlays(many, {side: f"run {side}" for side in many})
+    (first, *_) = charts.chart_overlays(many, {side: f"run {side}" for side in many})
     assert {row["side"] for row in read_datasets(first)["steps"]} == {
         f"{number} · run {number}" for number in range(7)
     }
 
 
 def test_a_picture_is_drawn_once_for_both_languages(monkeypatch: pytest.MonkeyPatch) -> None:
-    chart = steps.chart_loss(read_golden_record(loss=[3.0, 2.0, 1.5]))
+    chart = charts.chart_loss(read_golden_record(loss=[3.0, 2.0, 1.5]))
     assert chart is not None
     drawn_specs = []
     draw = rendering._draw_svg
@@ -173,40 +173,42 @@ def test_very_many_steps_and_evaluations_are_thinned() -> None:
     history = [point.model_copy(update={"step": step}) for step in range(1, 6_001)]
     long_quality = record.quality.model_copy(update={"history": history})
     record = record.model_copy(update={"quality": long_quality})
-    assert len(read_datasets(steps.chart_step_time(record))["steps"]) <= 1000
-    assert len(read_datasets(steps.chart_quality(record))["steps"]) <= 1000
-    curve = steps.chart_loss(record)
+    assert len(read_datasets(charts.chart_step_time(record))["steps"]) <= 1000
+    assert len(read_datasets(charts.chart_quality(record))["steps"]) <= 1000
+    curve = charts.chart_loss(record)
     assert curve is not None
     # 100,000 steps in 500 groups, with the extremes of each.
     assert "For every 200 steps" in translate(curve.note, "en")
 
 
 def test_quality_chart_shows_its_target() -> None:
-    chart = check_pictures(steps.chart_quality(read_golden_record()))
+    chart = check_pictures(charts.chart_quality(read_golden_record()))
     # The first layer is the line of the target, if there is one.
     assert read_first_layer(chart) == [{"value": 0.91, "label": "target 0.91"}]
     assert translate(chart.description, "en") == "3 evaluations, from 0.8796 to 0.9117; target 0.91"
     bare = read_golden_record().quality.model_copy(update={"target": None})
     assert (
         read_first_layer(
-            steps.chart_quality(read_golden_record().model_copy(update={"quality": bare}))
+            charts.chart_quality(read_golden_record().model_copy(update={"quality": bare}))
         )
         == []
     )
 
 
 def test_the_warm_up_is_shaded() -> None:
-    chart = check_pictures(steps.chart_step_time(read_golden_record()))
+    chart = check_pictures(charts.chart_step_time(read_golden_record()))
     # From the first step to between the tenth, the last of the warm-up, and the next one.
     assert read_first_layer(chart) == [{"step": 1, "to": 10.5}]
     assert translate(chart.title, "en") == "Step time (ms); shaded: warm-up"
     # The first layer is the shade, if there is a warm-up.
-    chart_without_warmup = steps.chart_step_time(read_golden_record(warmup=0))
+    chart_without_warmup = charts.chart_step_time(read_golden_record(warmup=0))
     assert chart_without_warmup is not None
     assert len(chart_without_warmup.spec["layer"]) == 1
-    assert steps.chart_step_time(read_golden_record(time_ns=[0, 0])) is None
+    assert charts.chart_step_time(read_golden_record(time_ns=[0, 0])) is None
     # A step 21 times as long as the others needs a logarithmic axis.
-    spiked = check_pictures(steps.chart_step_time(read_golden_record(time_ns=[10] * 8 + [10 * 21])))
+    spiked = check_pictures(
+        charts.chart_step_time(read_golden_record(time_ns=[10] * 8 + [10 * 21]))
+    )
     assert translate(spiked.title, "zh") == "步耗时（ms），对数坐标；阴影部分为预热"
 
 
@@ -230,7 +232,7 @@ def read_sampled_record(tmp_path: Path, world: int = 2) -> Record:
 
 
 def test_each_quantity_has_a_chart_in_its_order(tmp_path: Path) -> None:
-    charts_by_name = list_charts(steps.chart_over_time(read_sampled_record(tmp_path)))
+    charts_by_name = list_charts(charts.chart_over_time(read_sampled_record(tmp_path)))
     assert list(charts_by_name) == [
         "time-device-memory",
         "time-device-busy",
@@ -255,7 +257,7 @@ def test_each_quantity_has_a_chart_in_its_order(tmp_path: Path) -> None:
     assert translate(heat.description, "en") == sentence
     (tmp_path / "many").mkdir()
     # Of many devices there are three lines: lowest, median and highest.
-    many = list_charts(steps.chart_over_time(read_sampled_record(tmp_path / "many", world=10)))
+    many = list_charts(charts.chart_over_time(read_sampled_record(tmp_path / "many", world=10)))
     sentence = "Temperature, 10 devices: 40.0 to 61.0 °C, highest on rank 9 at 12 s."
     assert translate(check_pictures(many["time-device-temperature"]).description, "en") == sentence
     host_load = check_pictures(many["time-host-busy"])
@@ -300,7 +302,7 @@ def test_missing_value_of_a_rank_has_a_reason() -> None:
 
 def test_picture_uses_colours_of_the_page() -> None:
     inner = rendering.draw_static_picture(
-        check_pictures(steps.chart_loss(read_golden_record())), "en"
+        check_pictures(charts.chart_loss(read_golden_record())), "en"
     )
     assert set(re.findall(r'(?:fill|stroke)="([^"]+)"', inner)) <= {
         "none",
@@ -321,7 +323,7 @@ def test_script_is_complete_and_safe_inside_html() -> None:
 
 
 def test_title_is_never_evaluated_and_has_no_control_character() -> None:
-    chart = steps.chart_loss(read_golden_record())
+    chart = charts.chart_loss(read_golden_record())
     assert chart is not None
     # Vega makes labels from titles by an expression, which the first title tries to end.
     for hostile_title in ('\\" + datum.x + "', "a\nb\u202e"):

@@ -12,9 +12,9 @@ from trainmark.pages.judgements import to_json_documents, to_junit
 from trainmark.spec import message
 
 HOSTILE = "a\x00\x1b]0;x\x07\ufffe\r\n::stop-commands::x\n##[error]<&\"'>,:%0A |`![x](y)"
-# Attributes and elements of the schema that Jenkins' xUnit plugin checks reports by:
+# Attributes of a test suite in the schema that Jenkins' xUnit plugin checks reports by:
 # https://github.com/jenkinsci/xunit-plugin, junit-10.xsd (2026-11-22).
-SUITE = {"name", "tests", "failures", "errors", "skipped", "time"}
+SUITE_ATTRIBUTES = {"name", "tests", "failures", "errors", "skipped", "time"}
 
 
 def make_judgements(word: str = "p_train") -> list[Judgement]:
@@ -45,7 +45,7 @@ def make_judgements(word: str = "p_train") -> list[Judgement]:
 def test_junit_has_one_test_case_per_judgement(word: str) -> None:
     suite = ET.fromstring(to_junit(make_judgements(word)))
     assert suite.tag == "testsuite"
-    assert set(suite.attrib) <= SUITE
+    assert set(suite.attrib) <= SUITE_ATTRIBUTES
     counts = [suite.attrib[name] for name in ("tests", "failures", "errors", "skipped")]
     # A regression fails; other work is an error; noise is skipped; the other two passed.
     assert counts == ["5", "1", "1", "1"]
@@ -61,6 +61,7 @@ def test_junit_has_one_test_case_per_judgement(word: str) -> None:
 
 def test_documents_have_code_numbers_and_sentence() -> None:
     documents = to_json_documents(make_judgements())
+    # Regressed, improved, noisy, other work, passed.
     assert [document["exit_code"] for document in documents] == [1, 0, 3, 2, 0]
     assert documents[0]["message"]["code"] == "gate_regressed"
     assert documents[0]["message"]["args"]["change"] == -0.1
