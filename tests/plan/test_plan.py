@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -194,6 +194,24 @@ def test_invalid_argument_is_refused(resolve: Any, word: str, what: str, fix: st
     assert what in str(caught.value)
     assert fix in str(caught.value)
     assert caught.value.exit_code == 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvenRecipe(Recipe):
+    """A case's own type of recipe, which refuses values that contradict each other."""
+
+    def __post_init__(self) -> None:
+        if self.warmup_steps % self.window_steps:
+            raise ValueError("warmup_steps must be a multiple of window_steps")
+
+
+def test_fields_that_a_recipe_refuses_together_are_named_with_its_reason() -> None:
+    recipe = EvenRecipe(warmup_steps=10, window_steps=5)
+    with pytest.raises(UsageError) as caught:
+        recipes.apply_overrides(recipe, {"window_steps": "4"})
+    assert caught.value.what == "window_steps=4 cannot be used with this recipe"
+    assert caught.value.where == "recipe"
+    assert caught.value.rule == "warmup_steps must be a multiple of window_steps"
 
 
 @pytest.mark.parametrize(

@@ -79,7 +79,8 @@ def apply_overrides(recipe: Recipe, overrides: Mapping[str, str]) -> Recipe:
         overrides: values as the user wrote them, by the name of a recipe field or its short name.
 
     Raises:
-        UsageError: an unknown field, or a value outside its type or range.
+        UsageError: an unknown field, a value outside its type or range, or values that the recipe
+            refuses together.
     """
     values = _read_overrides(recipe, overrides)
     # Any, because ``@cache`` needs an argument with a hash: mypy finds that instances of this
@@ -90,12 +91,21 @@ def apply_overrides(recipe: Recipe, overrides: Mapping[str, str]) -> Recipe:
             {**asdict(recipe), **values}
         )
     except ValidationError as error:
-        # A field that may have several types has a misfit for each; the rules of all are named. A
-        # misfit's key begins with the name of its field; that of the whole recipe is empty.
         misfits = [describe_misfit(details) for details in error.errors(include_url=False)]
-        name = misfits[0].key.partition(".")[0] or "recipe"
-        rules = [misfit.rule for misfit in misfits if misfit.key.partition(".")[0] in (name, "")]
-        default = getattr(recipe, name, None)
+        # A misfit's key begins with the name of its field. It is empty if no single field is at
+        # fault, but ``__post_init__`` of a case's own type of recipe refuses the fields together.
+        name = misfits[0].key.partition(".")[0]
+        if not name:
+            settings = " ".join(f"{key}={text}" for key, text in overrides.items())
+            raise UsageError(
+                f"{settings} cannot be used with this recipe",
+                where="recipe",
+                rule=misfits[0].rule,
+                fix="use the recipe's own values of these fields",
+            ) from None
+        # A field that may have several types has a misfit for each; the rules of all are named.
+        rules = [misfit.rule for misfit in misfits if misfit.key.partition(".")[0] == name]
+        default = getattr(recipe, name)
         raise UsageError(
             f"{values.get(name)!r} is not valid",
             where=f"recipe field {name}",
