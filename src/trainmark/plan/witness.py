@@ -177,20 +177,37 @@ _RANK_OPTIONS = {
     "deepspeed": ("--num_gpus",),
 }
 
+# Options of Python whose value is the next word: docs.python.org/3/using/cmdline.html, 2026-11-29.
+_PYTHON_OPTIONS_WITH_VALUE = ("-W", "-X", "--check-hash-based-pycs")
+
 
 def find_rank_launcher(command: Sequence[str]) -> str | None:
     """Return the known launcher of ranks in a command, such as ``torchrun``; None: it has none."""
     name = Path(command[0]).name
     if name in _RANK_OPTIONS:  # its keys are the known launchers: programs and modules
         return name
-    if name.startswith("python") and "-m" in command[1:]:
-        module = _get_next_word(command, command.index("-m"))
+    if name.startswith("python"):
+        module = _read_module(command)
         package = module.split(".")[0]
         if module in _RANK_OPTIONS:
             return module
         if package in ("accelerate", "deepspeed"):  # any module of theirs starts ranks
             return package
     return None
+
+
+def _read_module(command: Sequence[str]) -> str:
+    """Return the module that a command of Python runs; empty if it runs a script or code."""
+    position = 1
+    # Only options of Python itself: those after the script are the script's own.
+    while position < len(command) and command[position].startswith("-"):
+        option = command[position]
+        if option == "-m":
+            return _get_next_word(command, position)
+        if option == "-c":  # the next word is the code
+            return ""
+        position += 2 if option in _PYTHON_OPTIONS_WITH_VALUE else 1
+    return ""
 
 
 def _get_next_word(command: Sequence[str], position: int) -> str:
