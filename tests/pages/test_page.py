@@ -186,7 +186,7 @@ def test_first_screen_shows_speed_and_rating_and_limit():
 
 
 def test_difference_of_two_long_texts_is_shown_where_they_differ():
-    """The commands of the programs are the same in their first 200 characters."""
+    """Measured programs are compared by command; these are equal in their first 200 characters."""
     runs = []
     for rate in ("0.1", "0.2"):
         witness = Witness(
@@ -202,6 +202,7 @@ def test_difference_of_two_long_texts_is_shown_where_they_differ():
 
 
 def make_token_record(**changes):
+    """Return the golden run, of 5714.5 tokens/s per device on two devices, as one of tokens."""
     about = read_record().plan.about.model_copy(update={"work_unit": "tokens"})
     return make_planned_record(about=about, **changes)
 
@@ -233,7 +234,8 @@ def test_token_case_shows_tokens_first_and_its_cost_per_token():
     ],
 )
 def test_nonstandard_model_is_named_by_its_size(changes, job, lang, size_name):
-    # ``job`` is what the job reports; a size near the standard one, or none, is not named.
+    # ``job`` is what the job reports. The standard model has 66,955,010 parameters: a size near
+    # it, or none, is not named.
     record = make_planned_record(**changes)
     record = record.model_copy(update={"environment": record.environment | {"job": job}})
     assert translate(build_title(record), lang).startswith(size_name)
@@ -330,7 +332,8 @@ def test_published_row_is_assumed_to_use_the_standard_model():
 
 def test_a_throughput_that_counts_samples_several_times_is_not_compared():
     rows = list(read_published(["dlrm_criteo"]))
-    # DLRM's rows count the samples of all ranks on each rank, twice.
+    # How many times a printed throughput counts each sample. On DLRM's page each of 1, 8 or 16
+    # ranks counts the samples of all ranks, twice.
     assert [row.stated.sample_count for row in rows] == [2, 16, 32, 16, 2, 32]
     assert [row.stated.micro_batch_size for row in rows] == [
         65_536,
@@ -531,13 +534,13 @@ def test_unmeasured_figures_are_grouped_by_their_reason():
     assert not any(f"| {name} |" in text.split("## Figures")[1] for name in figures)
 
 
-def test_spans_are_in_milliseconds_with_their_rank_named_once():
-    spans = {"launch": 2_000_000_000, "init": 999_999, "train": 1_234_567}
+def test_spans_are_shown_to_the_millisecond_and_name_their_rank_once():
+    spans = {"launch": 2_000_000_000, "init": 999_999, "train": 1_234_567}  # ns
     spans_of_run = read_record().spans.model_copy(
         update={"by_name_ns": spans, "wall_ns": 4 * 10**9}
     )
     text = to_page_markdown(make_record(spans=spans_of_run))
-    # Only the first row names the rank.
+    # "start-up" is the span ``launch``, "set-up" is ``init``. Only the first row names the rank.
     assert "| start-up | 2.000 | s | 50.0% of the wall time of rank 1 |" in text
     assert "| measured steps | 0.001 | s | 0.0% |" in text
     assert "| set-up |" not in text  # less than a millisecond is not shown
@@ -676,12 +679,16 @@ def test_larger_batch_is_advised_for_an_underused_device():
     assert find_limits(small.model_copy(update={"figures": full})) == []
 
 
-def test_price_gives_the_cost_per_million_samples():
-    document = page.build_document([make_record()], price=Price.parse("36 EUR"))
+def test_price_has_one_number_and_one_currency():
     assert Price.parse("$2.50") == Price(2.5, "$")
     for text in ("free", "12.5", "$12.5 USD"):  # without a number, a currency, or with two of them
         with pytest.raises(UsageError):
             Price.parse(text)
+
+
+def test_price_gives_the_cost_per_million_samples():
+    # The price of an hour of all devices; the golden run trains 457.2 samples/s.
+    document = page.build_document([make_record()], price=Price.parse("36 EUR"))
     text = to_markdown([document])
     assert "Cost per million samples: 21.9 EUR" in text  # 36 / 3600 / 457.2 x 1,000,000
     # The page shows the arithmetic.
@@ -851,10 +858,13 @@ SPREAD = PageSpec(
 
 
 def make_spread_model_record(**job):
-    """Return a run whose page also shows the list and the table of ``SPREAD``.
+    """Return a run whose case adds ``SPREAD`` to its page.
+
+    ``SPREAD`` is a list of ranks (``job.parallel``), share (``job.share``), batch and width (a
+    recipe field that no recipe has), and a table of the job's ``layers``.
 
     Args:
-        job: facts that the job reports and ``SPREAD`` shows.
+        job: facts that the job reports.
     """
     record = make_record()
     about = record.plan.about.model_copy(update={"page": SPREAD})

@@ -62,7 +62,7 @@ def test_a_terminal_shows_colours(run_report: Call, tmp_path: Path) -> None:
         output = b""
         # Linux reports the end of the terminal as an error.
         with suppress(OSError), open(controller, "rb", closefd=False) as file:
-            while part := file.read1():
+            for part in iter(file.read1, b""):
                 output += part
     os.close(controller)
     assert output.startswith(b"\x1b[")
@@ -89,8 +89,8 @@ def test_by_default_earlier_runs_of_the_folder_are_on_the_ruler(
 
 
 def test_terminal_shows_why_no_run_is_comparable(run_report: Call, tmp_path: Path) -> None:
-    shutil.rmtree(tmp_path / "other")
-    assert "No comparable result. Closest: A100" in run_report("bert")[1]
+    shutil.rmtree(tmp_path / "other")  # the only other run of bert's case
+    assert "No comparable result. Closest: A100" in run_report("bert")[1]  # a published row
     assert "this case has no earlier run" in run_report("toy")[1]
     cause = Cause(kind="oom", message=message("exception", text="no memory left"))
     changes = {"run_id": "failed", "status": "oom", "cause": cause}
@@ -115,7 +115,7 @@ def test_chart_is_a_separate_file(run_report: Call, tmp_path: Path) -> None:
     assert "Training loss" in out
 
 
-def test_text_of_a_terminal_is_written_to_a_file_that_is_named(
+def test_terminal_format_writes_the_printed_text_to_the_named_file(
     run_report: Call, tmp_path: Path
 ) -> None:
     _, printed, _ = run_report("bert")
@@ -133,7 +133,7 @@ def test_text_of_a_terminal_is_written_to_a_file_that_is_named(
         (["--format", "png"], "--format", "write it to a file"),
     ],
 )
-def test_unknown_format_is_refused(
+def test_unusable_format_output_or_chart_is_refused(
     run_report: Call, tmp_path: Path, args: list[str], where: str, expected_error: str
 ) -> None:
     code, out, err = run_report("bert", *args)

@@ -30,9 +30,9 @@ def make_record(
     """Return a record of ``world`` (nodes x ranks of each) at ``rate`` samples/s.
 
     Args:
-        number: of the launch.
+        number: number of the launch, which makes its run id unique.
         micro: micro-batch size.
-        changes: of recipe fields.
+        changes: recipe fields with other values than in the template.
         fields: other fields of the record.
     """
     nnodes, nproc = map(int, world.split("x"))
@@ -48,7 +48,7 @@ def make_record(
 
 
 def make_weak_scaling_records() -> list[Record]:
-    """Return two launches of 2x8, three of 1x1 and one of 1x8, not in order."""
+    """Return two launches of 2x8, three of 1x1 and one of 1x8, not in order of world size."""
     return [
         make_record("2x8", rate=1600.0, number=1),
         make_record("2x8", rate=1156.0, number=2),
@@ -79,6 +79,8 @@ def test_weak_scaling_has_throughput_and_efficiency_per_number_of_ranks() -> Non
     (section,) = list_scaling_sections(make_weak_scaling_records())
     assert translate(section.heading, "en").endswith("weak scaling")
     # World, launches, micro-batch, geometric mean and range of throughput, efficiency and range.
+    # The efficiency is against the mean of 1x1, 100 samples/s, times the ranks: 760 / 800 = 95%,
+    # 1360 / 1600 = 85%. Its range is from 1156 / (16 x 125) to 1600 / (16 x 80).
     assert list_world_rows(section) == [
         ("1x1", "3", "32", "100.0 (80.0 – 125.0)", "100.0%"),
         ("1x8", "1", "32", "760.0 (1 launch)", "95.0%"),
@@ -90,7 +92,7 @@ def test_strong_scaling_keeps_the_global_batch() -> None:
     (section,) = list_scaling_sections(
         [make_record("1x2", rate=200.0, micro=64), make_record("2x4", rate=640.0, micro=16)]
     )
-    # Micro-batch and efficiency: 128 samples a step in both worlds.
+    # Micro-batch and efficiency: 128 samples a step in both worlds; 640 / (200 x 4) = 80%.
     assert [(row[2], row[4].split()[0]) for row in list_world_rows(section)] == [
         ("64", "100.0%"),
         ("16", "80.0%"),
@@ -135,6 +137,7 @@ def test_scaling_pages_match_their_golden_files(lang: str) -> None:
     ("rate", "doubted"), [(200.0, False), (209.0, False), (212.0, True), (733.0, True)]
 )
 def test_efficiency_above_105_percent_has_a_doubt(rate: float, doubted: bool) -> None:
+    # Two ranks at twice the rate of one, 200 samples/s, are an efficiency of 1.
     (section,) = list_scaling_sections([make_record("1x1", rate=100.0), make_record("1x2", rate)])
     paragraphs = [block for block in section.blocks if isinstance(block, Paragraph)]
     doubts = [block.text for block in paragraphs if block.tone == "warn"]
@@ -144,7 +147,7 @@ def test_efficiency_above_105_percent_has_a_doubt(rate: float, doubted: bool) ->
     assert doubts == ([expected] if doubted else [])
 
 
-def grade_scaling(grade: str) -> Trust:
+def make_trust(grade: str) -> Trust:
     """Return trust of this grade, with a reason that gives it."""
     reasons = {
         "usable": [],
@@ -167,8 +170,8 @@ def test_badge_of_different_work_is_that_of_the_worst_run(
     first: str, second: str, status: str, tone: str, words: str
 ) -> None:
     runs = [
-        make_record("1x1", rate=100.0, trust=grade_scaling(first)),
-        make_record("1x8", rate=760.0, trust=grade_scaling(second), status=status),
+        make_record("1x1", rate=100.0, trust=make_trust(first)),
+        make_record("1x8", rate=760.0, trust=make_trust(second), status=status),
     ]
     page = build_documents(runs)[0]
     assert (page.tone, translate(page.badge, "en")) == (tone, words)
@@ -176,14 +179,12 @@ def test_badge_of_different_work_is_that_of_the_worst_run(
 
 def test_badge_of_a_repeat_with_a_failed_launch_is_bad() -> None:
     runs = [
-        make_record(
-            "1x1", 100.0 + launch_number, number=launch_number, trust=grade_scaling("usable")
-        )
+        make_record("1x1", 100.0 + launch_number, number=launch_number, trust=make_trust("usable"))
         for launch_number in range(5)
     ]
     assert build_documents(runs)[0].tone == "good"
     failed = make_record(
-        "1x1", rate=90.0, number=9, status="failed", trust=grade_scaling("do_not_quote")
+        "1x1", rate=90.0, number=9, status="failed", trust=make_trust("do_not_quote")
     )
     page = build_documents([*runs, failed])[0]
     assert (page.tone, translate(page.badge, "en")) == ("bad", "5 of 6 launches passed")

@@ -24,9 +24,13 @@ FAILED = {"status": "failed", "cause": {"kind": "error", "message": {"code": "x"
 
 
 def make_index(folder, *documents):
-    """Write documents as records below ``folder``, each at its place, and return their index."""
-    for place, record_document in documents:
-        write_record_file(folder / place, record_document)
+    """Write records below ``folder`` and return their index.
+
+    Args:
+        documents: pairs of the path below ``folder`` and the record as a mapping.
+    """
+    for path, record_document in documents:
+        write_record_file(folder / path, record_document)
     index = Index(str(folder))
     index.refresh()
     return index
@@ -34,7 +38,10 @@ def make_index(folder, *documents):
 
 @pytest.fixture
 def runs(tmp_path, monkeypatch):
-    """Return an index of six runs of two cases with hostile names, and a run of two launches."""
+    """Return an index of 6 runs of 2 cases, some with hostile names, and a run of 2 launches.
+
+    The run of two launches, ``s-1`` and ``s-2``, is of a third case and began on another day.
+    """
     monkeypatch.setattr(lists, "MAX_ROWS", 5)  # rows of a list, so that some are left out
     documents = [
         (
@@ -226,7 +233,8 @@ def test_case_page_shows_speed_by_machine_and_changes_with_commits(tmp_path, mon
     assert page.texts.count("H100") > 19  # rows of the history name what differs: the device
     assert any(text.endswith("(95%), 19 launches") for text in page.texts)
     words = [text for text in page.texts if text.strip()]
-    change = words.index("+49.5%")  # beside it: the night, and the commit
+    # A mean of 151 after one of 101 samples/s; beside it are the night and the commit.
+    change = words.index("+49.5%")
     assert (words[change - 3], words[change + 1]) == ("2026-11-11 00:00", "new")
     assert page.list_values("figure", "id") == ["chart-history"]
     assert {"H100", "H200"} <= set(page.texts)
@@ -301,10 +309,14 @@ def test_a_case_without_quotable_runs_shows_those_that_passed(tmp_path):
     assert "not to be quoted" in page.texts
 
 
-def test_selected_runs_of_the_same_work_are_compared(tmp_path, monkeypatch):
+@pytest.fixture
+def three_runs(tmp_path, monkeypatch):
+    """Return an index of the runs a, b and c of five launches each, such as ``a1`` to ``a5``.
+
+    b is 1.2 times as fast as a, on another driver; c has another batch size, so it is other work.
+    """
     # These records have no evidence that could be checked.
     monkeypatch.setattr("trainmark.pages.site.views.check_record", lambda record, *_, **__: record)
-    # Three runs of five launches: b has another driver than a, c another batch size.
     rates = {"a": 100.0, "b": 120.0, "c": 120.0}
     runs = [
         (
@@ -313,7 +325,7 @@ def test_selected_runs_of_the_same_work_are_compared(tmp_path, monkeypatch):
                 f"{side}{number}",
                 plan__repeat_index=number,
                 plan__repeat_count=5,
-                plan__recipe__micro_batch_size=64 if side == "c" else 96,  # c is other work
+                plan__recipe__micro_batch_size=64 if side == "c" else 96,
                 environment__driver="2" if side == "b" else "1",
                 figures={"p_train": rate * (1 + number / 1000), "p_whole": None, "p_core": None},
             ),
@@ -321,9 +333,12 @@ def test_selected_runs_of_the_same_work_are_compared(tmp_path, monkeypatch):
         for side, rate in rates.items()
         for number in range(1, 6)
     ]
-    database = make_index(tmp_path, *runs)
+    return make_index(tmp_path, *runs)
+
+
+def test_selected_runs_of_the_same_work_are_compared(three_runs):
     # One launch chooses its run; A, B, C are the sides in this order.
-    page = Reader(views.build_comparison_page(database, ["a1", "b3", "c2"]))
+    page = Reader(views.build_comparison_page(three_runs, ["a1", "b3", "c2"]))
     assert page.list_values("section", "id") == ["charts", "over-B", "over-C"]
     assert "1.200" in page.texts
     assert any(
@@ -338,20 +353,26 @@ def test_selected_runs_of_the_same_work_are_compared(tmp_path, monkeypatch):
     assert "compare?run=a1&run=b3&run=c2&allow=micro_batch_size" in addresses
     assert "zh/compare?run=a1&run=b3&run=c2" in addresses
     assert "runs/b3.html" in addresses
+
+
+def test_other_work_is_compared_if_its_difference_is_allowed(three_runs):
     allowed = Reader(
-        views.build_comparison_page(database, ["a1", "c2"], allow=["micro_batch_size"])
+        views.build_comparison_page(three_runs, ["a1", "c2"], allow=["micro_batch_size"])
     )
     assert "Allowed differences between the workloads:" in allowed.texts
     assert {"chart-ratios", "chart-sides-loss"} <= set(allowed.list_values("figure", "id"))
     assert "✓ faster" in allowed.texts
-    # One run, the same one twice, and too many.
+
+
+def test_comparison_takes_two_to_six_different_runs(three_runs):
+    # One run, the same one twice, and eight.
     for chosen in (
         ["a1"],
         ["a1", "a1"],
         [f"{side}{launch_number}" for side in "ab" for launch_number in range(1, 5)],
     ):
         with pytest.raises(UsageError, match="runs"):
-            views.build_comparison_page(database, chosen)
+            views.build_comparison_page(three_runs, chosen)
 
 
 def test_runs_with_different_numbers_of_ranks_show_scaling(tmp_path, monkeypatch):
@@ -408,6 +429,7 @@ def test_published_rows_are_listed_without_a_page(tmp_path):
     table = "configuration,model,precision,p_train\nA100 1x8,toy,fp32,5000\nH100 1x8,GNMT,fp16,70\n"
     (runs / "imported" / "rows.csv").write_text(table)
     database.refresh()
+    # The rows of the file are in the index beside the user's own run a.
     listing = list_runs(
         database, ["status=imported"], columns=["case", "device", "world", "p_train"]
     )
@@ -464,7 +486,7 @@ def test_run_is_named_by_the_end_of_its_id():
     ids = ("20261128T095901Z-toy-25b06f-r1", "20261128T095901Z-my_case-25b06f", "eight-ranks")
     # Of an id that is not ours, nothing can be left out.
     matches = [lists._RUN_ID.fullmatch(run_id) for run_id in ids]
-    assert [run_id[1] if run_id else None for run_id in matches] == ["25b06f", "25b06f", None]
+    assert [match[1] if match else None for match in matches] == ["25b06f", "25b06f", None]
 
 
 def make_three_batch_sizes(tmp_path):
@@ -473,15 +495,15 @@ def make_three_batch_sizes(tmp_path):
         (
             str(size),
             make_document(
-                f"20261101T00000{place}Z-toy-abcde{place}",
+                f"20261101T00000{number}Z-toy-abcde{number}",
                 plan__case="toy",
                 plan__recipe__micro_batch_size=size,
                 figures={"p_train": rate, "p_core": rate},
                 plan__rules="open" if size == 64 else "closed",
-                started=f"2026-11-01T00:00:0{place}+00:00",
+                started=f"2026-11-01T00:00:0{number}+00:00",
             ),
         )
-        for place, (size, rate) in enumerate([(8, 334.0), (16, 606.0), (64, 1422.0)])
+        for number, (size, rate) in enumerate([(8, 334.0), (16, 606.0), (64, 1422.0)])
     ]
     return make_index(
         tmp_path, *documents, ("b", make_document("b", plan__case="other", figures={"MFU": None}))
@@ -508,7 +530,7 @@ def test_rows_of_the_list_have_what_the_filter_compares(tmp_path):
     writing.write_site(make_three_batch_sizes(tmp_path / "runs"), tmp_path / "site")
     page = read_page(tmp_path / "site" / "index.html")
     values = [json.loads(text) for text in page.list_values("tr", "data-values")]
-    # Figures by name, recipe fields by both of their names.
+    # Figures by name, recipe fields by both of their names. The newest run, of bs=64, is first.
     first = next(row for row in values if row["case"] == "toy")
     assert (first["p_core"], first["bs"], first["micro_batch_size"]) == (1422.0, 64, 64)
     # The status is the badge of the row: of a run that passed, its trust.

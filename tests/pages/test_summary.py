@@ -72,6 +72,7 @@ def test_failed_launches_are_named_and_never_averaged_in():
 
 
 def test_first_lines_say_once_that_no_window_was_repeated():
+    """Some windows of steps are repeated to check their results bit by bit; these had none."""
     finding = message("no_window_replayed")
     launches = [make_launch_record(number, p_core=100.0, findings=[finding]) for number in range(2)]
 

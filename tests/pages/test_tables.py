@@ -211,6 +211,7 @@ PAGES_OF_FOUNDING_DOCUMENTS = {
 
 @pytest.mark.parametrize("case", PAGES_OF_FOUNDING_DOCUMENTS)
 def test_a_founding_page_equals_our_table_cell_by_cell(case):
+    # The page of results from which the reference rows of the case were copied.
     columns, printed = PAGES_OF_FOUNDING_DOCUMENTS[case]
     table = tables.build_reference_table(reference.read_references(case))
     assert translate_headers(table, "zh") == ["配置", *columns]
@@ -248,7 +249,7 @@ def test_a_record_with_a_published_rows_values_prints_that_row():
         quality=record.quality.model_copy(update={"value": 0.908, "target": None}),
     )
     (row,) = translate_rows(tables.build_performance_table([record]), "zh")
-    # The second row of the page's table (columns, rows).
+    # Each page is a tuple of its columns and its printed rows; this is the second row.
     printed = PAGES_OF_FOUNDING_DOCUMENTS["distilbert_sst2"][1][1]
     # Without the world, which the page prints in the configuration.
     assert row == (printed[0], *printed[2:])
@@ -298,7 +299,7 @@ def test_fine_tuning_page_has_other_columns():
         "acc(MMLU)",
         "MFU",
     ]
-    # The record's own figures in these columns.
+    # The figures of the golden record in these columns, behind configuration and fix_hp.
     assert translate_rows(table)[0][2:] == ("5714.5", "0.333", "33.4/40.0", "0.9117/0.91", "31.6%")
 
 

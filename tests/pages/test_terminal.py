@@ -46,6 +46,7 @@ def show_record(record, width=80, extent="screen"):
 
 
 def test_summary_of_a_run_has_title_sentence_row_ruler_and_limit():
+    # The ruler, the line of comparable results, is empty here; all figures are the golden record's.
     assert list_first_lines([read_golden_record()]) == [
         "DistilBERT on SST-2 · 2 x NVIDIA A100-SXM4-40GB · tf32",
         "passed, noisy, unverified",
@@ -182,10 +183,10 @@ def test_first_screen_is_short_and_all_option_shows_more(width, lang):
 )
 def test_page_states_what_device_and_launcher_were_tested_on(lang, line):
     unproven = {"amd": RECORDED_OUTPUTS, "ssh": TESTED["ssh"]}
-    made = read_golden_record(
+    record = read_golden_record(
         plan=read_golden_record().plan.model_copy(update={"unproven": unproven})
     )
-    text = to_markdown([build_document([made])], lang)
+    text = to_markdown([build_document([record])], lang)
     assert line in text.replace("\\", "")
     # A run on what is well tested has no such line.
     assert line.split(maxsplit=1)[0] not in to_markdown(
