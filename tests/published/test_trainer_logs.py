@@ -218,6 +218,15 @@ def test_steps_of_epochs_are_one_run(tmp_path: Path, text: str) -> None:
     assert not any(note.startswith("run 1") for note in analysis.figures["notes"])
 
 
+def test_lower_epoch_begins_a_run_even_if_lines_between_print_no_epoch(tmp_path: Path) -> None:
+    run = (
+        "epoch: 1 tokens/s: {rate}\ntokens/s: {rate}\nepoch: 2 tokens/s: {rate}\ntokens/s: {rate}\n"
+    )
+    analysis = analyze_text(tmp_path, run.format(rate=5) + run.format(rate=8))
+    assert (read_answer(analysis), analysis.figures["values"]) == ((8.0, "tokens/s"), 4)
+    assert any(note.startswith("run 1 of 2, lines 1 to 4") for note in analysis.figures["notes"])
+
+
 def test_epochs_of_a_known_trainer_are_one_run(tmp_path: Path) -> None:
     text = "".join(f"iter {i}: loss 2.5, time {5 + i}.00ms\n" for _ in range(3) for i in range(3))
     analysis = analyze_text(tmp_path, text)

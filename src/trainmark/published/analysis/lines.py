@@ -282,7 +282,7 @@ class LogContext:
     resumed_at: int = 0
     _has_values: bool = False  # a line with a speed or a step time was read
     _epoch_of_text: float | None = None  # named by the last line that names one in words
-    _epoch: float | None = None  # of the last line with values
+    _epoch: float | None = None  # of the last line with values that prints one
     _counters: dict[str, _Counter] = field(default_factory=dict)  # of the run, by their keys
     _run_until_now: RunEnd = field(default_factory=lambda: RunEnd(0, None, is_complete=False))
 
@@ -346,7 +346,8 @@ class LogContext:
             self._counters.clear()  # a new run may print other counters
         if restarted_counters or has_lower_epoch:
             self.num_restarts += 1
-        self._epoch = line.epoch  # only the next line is compared with it; None: not printed
+        if line.epoch is not None:  # progress bars, for example, print no epoch
+            self._epoch = line.epoch
         is_complete = False  # until one of the counters is at its last planned step
         for number in line.counters:
             counter = self._counters.get(number.key)
