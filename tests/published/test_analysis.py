@@ -148,6 +148,12 @@ def test_value_of_a_closing_line_counts_if_there_is_no_other(log):
     [
         ("Traceback\n", {}, "no value with 'ips:'"),
         ("ips: x\n", {}, "values: 0, malformed lines: 1"),
+        # The preset finds no key, so the word at the position is read from every line.
+        (
+            "step one\n",
+            {"keyword": "", "preset": "auto", "position": 1},
+            "no number at position 1: values: 0, malformed lines: 1; set position",
+        ),
         ("ips: 1\nips: 2\n", {"skip_steps": 2}, "skip_steps=2 skips all values"),
         ("avg ips: 3\n", {"skip_steps": 1}, "skip_steps=1 skips all values: values: 1"),
         (

@@ -286,6 +286,13 @@ def test_named_preset_is_used_even_if_another_recognizes_more_lines(tmp_path: Pa
     assert analysis.figures["notes"][0].startswith("no value with preset torchtitan")
 
 
+def test_malformed_lines_of_other_presets_do_not_count_for_the_named_one(tmp_path: Path) -> None:
+    nanogpt = "iter 1: loss 2.5, time 100.00ms, mfu 1%\niter 2: loss 2.5, time: -, mfu 1%\n"
+    for preset, num_malformed in [("nanogpt", 1), ("torchtitan", 0)]:
+        figures = analyze_text(tmp_path, nanogpt, preset=preset, skip_steps=1).figures
+        assert (figures["values"], figures["lines_malformed"]) == (0, num_malformed)
+
+
 def test_log_without_a_speed_shows_its_repeated_numeric_keys(tmp_path: Path) -> None:
     text = "".join(f"epoch {i} loss: 2.{i} gnorm: 1.5 seed 7\n" for i in range(5))
     (note, *_) = analyze_text(tmp_path, text).figures["notes"]

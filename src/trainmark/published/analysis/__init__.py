@@ -194,9 +194,13 @@ def _read_keyword(log: str, options: Options) -> _Extraction:
         num_malformed=keyword_reader.num_malformed,
         first_malformed_text=keyword_reader.first_malformed_text,
         num_values=num_values,
-        reason=f"no value with {keyword!r}",
-        advice="set keyword=TEXT, as written before the value in the log",
     )
+    if keyword:
+        extraction.reason = f"no value with {keyword!r}"
+        extraction.advice = "set keyword=TEXT, as written before the value in the log"
+    else:  # the preset found no key: the word at the position was read from every line
+        extraction.reason = f"no number at position {options.position}"
+        extraction.advice = "set position=N, the place of the value among the words of its line"
     if sample is None and num_values:  # there are values, but ``skip_steps`` skips all
         _blame_skipping(extraction, options.skip_steps, num_values)
     # A note on units is only for times, whose unit the user may have left out. The key or unit of
@@ -326,23 +330,23 @@ def _describe_readings(extraction: _Extraction, reader: LogReader, preset: str) 
     """Set the numbers of malformed lines and of values of a log in which no speed was chosen.
 
     They are the malformed lines of the first key that has some, and the most values that any key
-    has. A line is malformed if no number stands behind the key.
+    has. A line is malformed if no number stands behind the key. If the user names a preset, only
+    its keys count.
 
     Args:
         reader: its ``readings`` are all values of each key.
         preset: the known log format that the user names; AUTO: any.
     """
-    for readings in reader.readings.values():
+    readings_of_preset = [
+        readings for key, readings in reader.readings.items() if preset in (AUTO, key.preset)
+    ]
+    for readings in readings_of_preset:
         if readings.num_malformed:
             extraction.num_malformed = readings.num_malformed
             line = readings.first_malformed_line
             extraction.first_malformed_text = f"line {line}: {readings.first_malformed_text}"
             break
-    extraction.num_values = max(
-        # If the user names a preset, only its keys count.
-        (x.num_lines for key, x in reader.readings.items() if preset in (AUTO, key.preset)),
-        default=0,
-    )
+    extraction.num_values = max((x.num_lines for x in readings_of_preset), default=0)
 
 
 def _blame_skipping(extraction: _Extraction, skip_steps: int, num_values: int) -> None:
