@@ -172,9 +172,9 @@ def read_quantity(key: str, unit: str = "", following: str = "") -> Quantity | N
         scope = "device"
     elif not scope and _PER_NODE.search(" ".join(words)):
         scope = "node"
-    # A word such as `total` or `global` outweighs `per device` and `per node` in the same key:
-    # `total tokens per second per device` counts as a speed of the job.
-    if quantity.kind == "speed" and not _JOB_WORDS.isdisjoint(words):
+    # A word such as `total` or `overall` says so less clearly than `per device`: the `overall
+    # throughput per device` is that of one device during the whole run.
+    elif not scope and quantity.kind == "speed" and not _JOB_WORDS.isdisjoint(words):
         scope = "job"
     return replace(quantity, is_summary=is_summary, scope=scope)
 
