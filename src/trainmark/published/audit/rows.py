@@ -393,13 +393,16 @@ def _compare_device_and_total(subject: AuditSubject) -> Hits:
 def _compare_tokens_and_samples(subject: AuditSubject) -> Hits:
     """Yield the row if its samples have more tokens than the sequence length, or hardly any."""
     token_rate = subject.figures.get("p_train_tokens")  # tokens a second in training
-    sample_rate = subject.figures.get("p_whole")  # samples a second, evaluations included
+    # Like the tokens, `p_train` excludes evaluations. If a page has only one column of samples a
+    # second, that is read as `p_whole`, whatever its time includes.
+    sample_figure = "p_train" if "p_train" in subject.figures else "p_whole"
+    sample_rate = subject.figures.get(sample_figure)
     sequence_length = subject.read_setting("seq_length")
     if not token_rate or not sample_rate or not sequence_length:
         return
     tokens_per_sample = token_rate / sample_rate  # both rates are those of all devices
     # The relative error that the printed digits of both figures allow.
-    rounding = subject.compute_rounding("p_train_tokens", "p_whole")
+    rounding = subject.compute_rounding("p_train_tokens", sample_figure)
     # Some pages truncate figures instead of rounding them.
     slack = 1 + _RATE_TOLERANCE + _TRUNCATION_FACTOR * rounding
     are_too_many = tokens_per_sample > sequence_length * slack
