@@ -166,6 +166,17 @@ def test_values_after_a_checkpoint_are_excluded_only_if_slower(tmp_path: Path) -
     assert (read_answer(analysis), analysis.figures["values_left_out"]) == ((9.709, "steps/s"), 0)
 
 
+def test_mean_of_all_values_is_weighted_like_the_mean_of_those_that_count(tmp_path: Path) -> None:
+    line = "step {step} samples/s: {rate} global batch size: 64\n"
+    text = "".join(line.format(step=step, rate=40) for step in range(3))
+    text += "evaluation done\n" + line.format(step=3, rate=10)
+    analysis = analyze_text(tmp_path, text)
+    assert (read_answer(analysis), analysis.figures["values_left_out"]) == ((40.0, "samples/s"), 1)
+    # Four times 64 samples, in 3 x 1.6 s and 6.4 s.
+    note = "with all values included, the result would be 22.857 samples/s"
+    assert note in analysis.figures["notes"]
+
+
 def test_new_run_in_a_log_closes_the_one_before(tmp_path: Path) -> None:
     # Steps begin anew at 1: another run.
     died = "".join(f"step: {i} tokens/s: 1000\n" for i in range(1, 6))

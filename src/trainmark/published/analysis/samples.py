@@ -58,7 +58,8 @@ class Sample:
         num_malformed: number of lines without a number behind their key.
         first_malformed_text: the first of them.
         first_text: the line of the first value that counts.
-        mean_of_all: mean of all values before other work was taken off; None: none was.
+        mean_of_all: mean, with its own weights, as if no value were left out or corrected because
+            of other work than training; None: none was.
         is_from_closing_line: the value is of a line that the trainer prints once, at the end, about
             the whole run.
         has_steps: a line with a value also has the number of a step.
@@ -92,9 +93,18 @@ class Sample:
     @property
     def mean(self) -> float:
         """The mean: weighted by the time of each value if that is known, else plain."""
-        if len(self.weights):
-            return float(np.average(self.values, weights=self.weights))
-        return float(self.values.mean())
+        return _compute_mean(self.values, self.weights)
+
+
+def _compute_mean(values: Array, weights: Array) -> float:
+    """Return the mean of values: weighted, or plain if there are no weights.
+
+    Args:
+        weights: one for each value, such as the seconds that it covers; empty: not known.
+    """
+    if len(weights):
+        return float(np.average(values, weights=weights))
+    return float(values.mean())
 
 
 def compute_costs(values: Array, *, is_rate: bool) -> Array:
@@ -165,20 +175,22 @@ def _take_counted_values(
     if has_batch.any():  # if some lines print the batch, a value without it is malformed
         num_malformed += int((is_counted & ~has_batch).sum())
         is_counted &= has_batch
+    is_counted_with_other_work = is_counted.copy()
     # This changes ``values``, ``is_counted`` and ``notes`` in place.
     num_left_out = _remove_other_work(source, values, is_counted, run, notes)
     if not is_counted.any():
         return None
     has_corrections = bool((printed_values != values).any())
     counted_values = values[is_counted]
-    # The time, and the samples or tokens, that each value covers; NaN: not known.
-    seconds = np.frombuffer(run.seconds)[is_counted]
-    work = np.frombuffer(run.work)[is_counted]
-    weights, weighted_by = _compute_weights(counted_values, seconds, work, is_rate=is_rate)
+    weights, weighted_by = _compute_weights(counted_values, run, is_counted, is_rate=is_rate)
     # A comparison with this mean shows how much the left-out and corrected values matter.
     mean_of_all = None
     if num_left_out or has_corrections:
-        mean_of_all = float(printed_values[skip:].mean())
+        all_values = printed_values[is_counted_with_other_work]
+        weights_of_all, _ = _compute_weights(
+            all_values, run, is_counted_with_other_work, is_rate=is_rate
+        )
+        mean_of_all = _compute_mean(all_values, weights_of_all)
     sample = Sample(
         source=source,
         unit=readings.unit,
@@ -439,7 +451,7 @@ def _remove_other_work(
 
 
 def _compute_weights(
-    values: Array, seconds: Array, work: Array, *, is_rate: bool
+    values: Array, run: RunValues, is_selected: Array, *, is_rate: bool
 ) -> tuple[Array, Literal["time", "work", "value"]]:
     """Return the weight of each rate in the mean, and what it is computed from.
 
@@ -448,13 +460,16 @@ def _compute_weights(
     empty and the second item is ``value``: each value counts the same.
 
     Args:
-        values: rates or times.
-        seconds: that each value covers, as printed; NaN: not known.
-        work: samples or tokens that each value covers; NaN: not known.
+        values: rates or times: the selected ones of the run, perhaps corrected.
+        run: has the seconds, as printed, and the samples or tokens that each of its values covers;
+            NaN: not known.
+        is_selected: true for each value of the run that is among ``values``.
         is_rate: the values are rates.
     """
     if not is_rate:
         return np.empty(0), "value"
+    seconds = np.frombuffer(run.seconds)[is_selected]
+    work = np.frombuffer(run.work)[is_selected]
     if np.isfinite(seconds).all() and (seconds > 0).all():
         return seconds, "time"
     if np.isfinite(work).all() and (work > 0).all() and (values > 0).all():
