@@ -252,6 +252,28 @@ def test_ordinary_table_has_a_device_and_no_configuration():
     assert (row.device, row.world_size, row.configuration) == ("A100", 8, "A100（1×8）")
 
 
+def test_table_of_plain_text_may_follow_another_without_a_line_between():
+    text = """```
+device | throughput (samples/s)
+A100 | 100
+device | throughput (samples/s) | train time (s)
+H100 | 200 | 30
+H200 | 300 | 20
+```
+"""
+    assert [(row.device, row.figure("p_whole")) for row in read(text)] == [
+        ("A100", 100),
+        ("H100", 200),
+        ("H200", 300),
+    ]
+
+
+def test_precision_of_a_fact_outweighs_a_less_exact_heading():
+    page = "# AMP results\n\nPrecision: bf16\n\n| device | samples/s |\n|---|---|\n| A100 | 5 |\n"
+    (row,) = read(page)
+    assert row.precision == "bf16"
+
+
 def test_table_that_lacks_a_column_names_it():
     entry = read("| who | p_whole |\n|---|---|\n| A100 | 1764 |\n")[0]
     assert entry.reason.code == "table_without_configuration"

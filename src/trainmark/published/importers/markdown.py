@@ -207,7 +207,8 @@ def _add_headings(page: Page, headings: list[_Part]) -> Page:
     # is the weakest hint.
     file_words = PurePath(page.file).stem.replace("_", " ")
     device = _find_first(find_device, nearest_first) or page.device or find_device(file_words)
-    # For the precision it is the other way round: a fact of the page outweighs the headings.
+    # For the precision it is the other way round, because a heading may name it less exactly: under
+    # the title `AMP results`, the fact `Precision: bf16` counts.
     return replace(
         page,
         section=" > ".join(outermost_first),
@@ -231,7 +232,9 @@ def _find_first(find: Callable[[str], _Result | None], texts: list[str]) -> _Res
 def _find_single_precision(text: str) -> str | None:
     """Return the precision that a heading names; None: it names none or several.
 
-    Mixed precision counts as one: ``bf16 AMP`` names two. ``find_only_precision`` reads ``bf16``.
+    Mixed precision counts as one, because a heading such as ``FP32 and AMP`` announces rows of
+    both. So ``bf16 AMP`` names two. In a cell, which is of one row, ``find_only_precision`` reads
+    it as ``bf16``.
     """
     names = find_precisions(text)
     return names[0] if len(names) == 1 else None
@@ -382,7 +385,7 @@ def _split_plain_text(
     for index in range(start, end):
         line = _read_line(lines, index)
         is_separator = _LINE_OF_DASHES.fullmatch(line.raw) is not None
-        # A line with another number of cells ends the table, and is no part of another.
+        # A line with another number of cells ends the table, and may be the first of another.
         has_same_cells = not rows or len(line.cells) == len(rows[0].cells)
         is_row = len(line.cells) > 1 and has_same_cells
         if is_row and not is_separator:
@@ -393,7 +396,7 @@ def _split_plain_text(
             continue
         if len(rows) > 1 and (has_dashes or not needs_dashes):
             yield _Part("table", rows)
-        rows = []
+        rows = [line] if len(line.cells) > 1 and not is_separator else []
         has_dashes = False
         fact = _read_fact(line.raw)
         if fact is not None:
