@@ -361,7 +361,8 @@ def _choose_plain(ranked: list[Sample], options: Options) -> Choice:
     """Return the speed of the best key; none if several are equally good and their speeds differ.
 
     If the best key is on lines with the number of a step, it is taken even then, and the report
-    lists the others. None of the keys belongs to a known trainer.
+    lists the others: such lines are those of a training. Without steps, the file may be a table of
+    results, with the speeds of several jobs. None of the keys belongs to a known trainer.
 
     Args:
         ranked: the values of each key, the best key first.

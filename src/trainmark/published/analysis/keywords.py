@@ -246,7 +246,9 @@ class KeywordReader:
         other_unit = _OTHER_UNIT.fullmatch(pair.following)
         self.unit = other_unit[1] if other_unit else ""
         if self.quantity is None or self.quantity.kind == "step_time":
-            return  # times have no unit of a rate, and their mean needs no weights
+            # The mean of times needs no weights. What is not known to be a rate gets none, either,
+            # even if the word behind it looks like the unit of one.
+            return
         if self.quantity.time_unit_s == 1:  # a rate per second
             self.unit = self.quantity.unit or self.unit  # a known unit outweighs the word
         else:  # a rate such as `samples/min`: its values stay as printed, and so does its unit

@@ -22,8 +22,8 @@ class Options(Frozen):
     """The options of an analysis; None: the log or the preset decides.
 
     Names and values are those of the public log analyzer; ``docs/analyze.md`` explains each.
-    ``position`` and ``range`` select a word and its characters, and ``index`` is the kind of the
-    figure: 1 is a speed.
+    ``position`` and ``range`` select a word and its characters in a line with the keyword, and
+    ``index`` is the kind of the figure: 1 is a speed.
     """
 
     keyword: str = ""
@@ -59,6 +59,9 @@ class Options(Frozen):
 
     def check(self) -> None:
         """Check that the preset is known, and that there is something to look for.
+
+        A position alone does not say which lines of the log have a value: the keyword does, as a
+        text in these lines, or the preset, which knows the keyword of a trainer.
 
         Raises:
             UsageError: the preset is unknown, or there is neither a keyword nor a preset.

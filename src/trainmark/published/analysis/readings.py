@@ -253,7 +253,8 @@ class Readings:
             return
         elapsed_s = clock_s - last.clock_s
         if context.resumed_at and not self._is_resume_skipped:
-            # After a resume, the first difference includes the steps from before it.
+            # After a resume, the first difference may include the steps from before it: a progress
+            # bar is drawn at step 0, and then at the step from which the run goes on.
             self._is_resume_skipped = True
             return
         speed = (done - last.done) / elapsed_s

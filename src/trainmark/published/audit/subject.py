@@ -187,8 +187,8 @@ class AuditSubject:
         """The settings by which rows of one table may differ in their work.
 
         They are all but batch and learning rate, which may be tuned to the number of devices. Empty
-        for a launch, and in a table with a column ``fix_hp``, which lists the settings that a row
-        changed: its rows are taken to differ only in batch and learning rate.
+        for a launch, and in a table with a column ``fix_hp``: all its rows do the work of one
+        standard configuration, and the column lists the hyper-parameters that a row tunes for it.
 
         Returns:
             name and printed value of each.
@@ -372,8 +372,8 @@ class AuditSubject:
         candidates = (
             ("p_core", True),  # samples a second of training, without waiting for data
             ("p_train", True),  # samples a second of training
-            ("token/p/s", False),
-            ("sample/p/s", False),
+            ("token/p/s", False),  # tokens a second of training
+            ("sample/p/s", False),  # of pages, which do not say whether it includes evaluations
             ("p_train_tokens", True),  # tokens a second of training
             ("p_whole", True),  # samples a second of training with evaluations
             ("final_result", True),  # samples or tokens a second
@@ -515,6 +515,7 @@ def view_row(row: Row) -> AuditSubject:
     words = re.findall(r"[a-z]+\d*", printed_precision.lower())
     precision_words = [word for word in words if word in _PRECISION_BY_WORD]
     # Words such as `amp` say only that the precision is mixed: `bf16` beside them says which it is.
+    # Alone, they give `fp16`, and ``is_mixed`` says that `bf16` may be meant as well.
     exact_words = [word for word in precision_words if word not in _MIXED_WORDS]
     return AuditSubject(
         file=row.file,

@@ -380,7 +380,8 @@ def have_different_samples(subject: AuditSubject, other: AuditSubject) -> bool:
     min_samples = max(0.0, subject.min_samples, other.min_samples)
     # Rounding of the printed times and of `p_whole`, the samples a second of the whole run.
     rounding = sum(row.compute_rounding("e2e_time", "train_time", "p_whole") for row in rows)
-    # Numbers of samples whose ratio is at most `SAME_WORK_RATIO` count as equal.
+    # Numbers of samples whose ratio is at most `SAME_WORK_RATIO` count as equal: if one row trained
+    # the number that is tried, the other may have trained more or fewer by this ratio.
     max_samples = min(row.max_samples for row in rows) * (SAME_WORK_RATIO + rounding)
     if min_samples > max_samples:
         return True  # no number is possible for both, whatever their start-up times
@@ -388,32 +389,22 @@ def have_different_samples(subject: AuditSubject, other: AuditSubject) -> bool:
     # Start-up times of one table may differ by a factor, and by these seconds besides: a constant,
     # and the time of the samples that the longer run may have trained more or fewer.
     slack_s = _MAX_START_DIFFERENCE_S + (SAME_WORK_RATIO - 1) * longest_s
-    # A number that is below `min_samples` by at most this ratio counts as equal to it too.
-    first_candidate = min_samples / SAME_WORK_RATIO
     for index in range(_NUM_CANDIDATES + 1):
-        # The candidates are spread evenly from the first one to the largest number.
-        candidate = first_candidate + (max_samples - first_candidate) * index / _NUM_CANDIDATES
-        starts_s = [_compute_start_up(row, candidate, min_samples) for row in rows]
+        # The candidates are spread evenly from the smallest to the largest possible number.
+        candidate = min_samples + (max_samples - min_samples) * index / _NUM_CANDIDATES
+        starts_s = [_compute_start_up(row, candidate) for row in rows]
         if max(starts_s) <= _MAX_START_RATIO * min(starts_s) + slack_s:
             return False
     return True
 
 
-def _compute_start_up(subject: AuditSubject, samples: float, min_samples: float) -> float:
+def _compute_start_up(subject: AuditSubject, samples: float) -> float:
     """Return the start-up time in seconds of a row if it trained this number of samples.
 
-    It is the time of the run minus the time of training the samples.
-
-    Args:
-        samples: may be a little below ``min_samples``; such a number counts as ``min_samples``.
-        min_samples: the fewest samples that this row and the compared one can both have trained.
-            The start-up time that they imply is the longest that is possible.
+    It is the time of the run minus the time of training the samples; 0 if that would be longer.
     """
-    # Samples a second of the whole run.
-    rate = subject.figures["p_whole"]
-    start_s = max(0.0, subject.run_time_s - samples / rate)
-    max_start_s = max(0.0, subject.run_time_s - min_samples / rate)
-    return min(start_s, max_start_s)
+    rate = subject.figures["p_whole"]  # samples a second of the whole run
+    return max(0.0, subject.run_time_s - samples / rate)
 
 
 def check_precisions(subjects: AuditSubjects) -> Hits:

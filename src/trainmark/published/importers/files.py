@@ -116,8 +116,8 @@ def _read_file(path: Path, page: Page) -> Iterator[Row | Unread]:
     suffix = path.suffix.lower()
     text = _decode(content)
     reader = _READERS.get(suffix)
-    # A gzip file is read as a log, too. A Markdown, CSV or JSON file may quote lines of a log: its
-    # content is not searched for them.
+    # `_LOG_MARK` also matches the first bytes of a gzip file, which is read as a log. A Markdown,
+    # CSV or JSON file may quote lines of a log: its content is not searched for them.
     if suffix == ".log" or (reader is None and _LOG_MARK.search(content)):
         yield from logs.read_log(path, page)  # line by line, so it may be of any size
     elif len(content) > MAX_BYTES:

@@ -366,7 +366,7 @@ def split_unit(text: str) -> _SplitHeader:
         if unit is not None:
             name = f"{text[: match.start()]} {text[match.end() :]}"
             return _SplitHeader(re.sub(r"\s+", " ", name).strip(" -,"), unit)
-    # Brackets without a unit belong to the name; they are put behind it again.
+    # What is in brackets without a unit belongs to the name; it is put behind it without brackets.
     bracketed = " ".join(match.strip() for match in _BRACKETS.findall(text))
     # What is behind `@` is neither name nor unit: `ms/iter @ step 10`.
     body = _BRACKETS.sub(" ", text).partition("@")[0].strip()

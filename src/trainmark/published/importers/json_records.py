@@ -138,7 +138,8 @@ def _flatten_objects(document: Any) -> Iterator[dict[str, Any]]:
 
     - An object in a list is a row. It also has the scalars of the objects around the list.
     - An object under a key is a part of the object around it. Both are one row:
-      ``{"model": "gpt", "result": {"speed": 5}}`` is a row of ``model`` and ``speed``.
+      ``{"model": "gpt", "result": {"speed": 5}}`` is a row of ``model`` and ``speed``. A list in
+      the part, such as the devices of its machine, gives no rows: its objects join this row, too.
     - If any two parts of an object have a key in common, they are taken for results of different
       models. Then each part is a row, and its key names the model: ``a`` and ``b`` of
       ``{"a": {"speed": 5}, "b": {"speed": 6}}``.
@@ -160,7 +161,7 @@ def _flatten_objects(document: Any) -> Iterator[dict[str, Any]]:
         for part in parts.values():
             for record in _flatten_objects(part):
                 # The values of a part join those of the object around it. If both have a key, the
-                # outer value counts; if several records of a part have one, the first of them.
+                # outer value counts; if several objects of a list in the part have one, the first.
                 scalars = record | scalars
     for row_object in row_objects:  # each may have parts and lists in turn
         for record in _flatten_objects(row_object):
@@ -197,7 +198,8 @@ def _read_object(
     """Yield a row for each path in an object's keys: ``model/throughput`` has the path ``model``.
 
     The last part of the path is the model of the row. Values under keys without a path belong to
-    all rows. The keys, without their paths, are read as the headers of a table.
+    all rows. The keys, without their paths, are read as the headers of a table. (The keys of the
+    benchmark SuperBench, which its paths show, have no units and are replaced by such with units.)
 
     Args:
         record: an object of texts and numbers.

@@ -304,8 +304,8 @@ def _read_world(facts: dict[str, str]) -> _World:
         # A number of devices that the machines cannot share equally is that of each machine.
         is_total = devices % nnodes == 0
         return _World(nnodes, devices // nnodes if is_total else devices)
-    # Beside the devices of each machine, ``devices`` is not used: some pages print those of one
-    # machine there, too.
+    # With ``nproc`` known, ``devices`` is not divided by it: on some pages, the column ``devices``
+    # has the devices of one machine, too: the quotient would be 1, whatever the number of machines.
     return _World(nnodes, nproc)
 
 

@@ -141,8 +141,9 @@ def _find_reason_against_table(
     has_device = bool(table.page.device or table.page.devices)
     if has_name or has_device:
         return None
-    # A column of texts names the rows, unless it is the first of the table: that one may name
-    # anything under an unknown header, such as `who`.
+    # A column of texts behind a first one with numbers or a known header is enough to tell the rows
+    # apart. But if the first column has texts under an unknown header, such as `who`, the table is
+    # refused, whatever columns follow: the message asks for a known header.
     index = _find_text_column(table.columns, rows)
     if index is None or index == 0:
         return message("table_without_configuration", columns=headers)
