@@ -274,6 +274,7 @@ def test_two_nodes_are_accepted(tmp_path: Path) -> None:
 
 @pytest.mark.nightly
 def test_nodes_behind_a_bad_switch_are_found_as_one_group(tmp_path: Path) -> None:
+    """Two of eight nodes are behind the switch: only steps of nodes on both sides are slow."""
     hosts = tuple(f"127.0.0.{number}" for number in range(1, 9))
     cluster = Cluster(tmp_path, hosts)
     hosts_behind_switch = hosts[4:6]

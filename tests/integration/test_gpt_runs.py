@@ -34,13 +34,13 @@ def test_text_is_tokenized_and_trained(trainmark, tmp_path):
     process = trainmark(*args, "epochs=2", *SMALL)
     assert process.returncode == 0, process.stdout + process.stderr
     record = read_record(tmp_path / "run")
-    # All documents of the split joined, cut every 16 tokens; each sample once an epoch.
+    # All documents of the split joined, cut every 16 tokens (``SMALL``); each sample once an epoch.
     tokens = int(reader.sizes[:380].sum())  # 949 of 1000 documents, as Megatron splits
     samples = (tokens - 1) // 16  # each also needs the token after it, as a target
     assert record.plan.data.train_samples == samples
     assert record.counts.samples == 2 * samples
     assert record.counts.tokens == 2 * samples * 16
-    # Steps of 4 samples: two tensor ranks are one replica.
+    # Steps of 4 samples (``SMALL``), not 8: two tensor ranks are one replica.
     assert record.counts.steps == 2 * -(-samples // 4)
     # The samples of a replica count on its first rank.
     assert [rank.counts.samples for rank in record.ranks] == [2 * samples, 0]

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.nightly
 
 PAGE = Path(__file__).parents[2] / "docs" / "adding-a-device.md"
 FILE = re.compile(r"### `([\w.-]+)`\n(?:(?!```|\n#).)*```\w*\n(.*?)```", re.DOTALL)
-NAMES = [
+FILES_OF_THE_PACKAGE = [
     "imaginary-smi.txt",
     "imaginary-smi",
     "imaginary.py",
@@ -35,7 +35,7 @@ def folder(tmp_path: Path) -> Path:
     """
     page = PAGE.read_text(encoding="utf-8")
     files = FILE.findall(page)
-    assert [name for name, _ in files] == NAMES
+    assert [name for name, _ in files] == FILES_OF_THE_PACKAGE
     for name, text in files:
         (tmp_path / name).write_text(text, encoding="utf-8")
     project = read_toml(tmp_path / "pyproject.toml")

@@ -23,7 +23,7 @@ from trainmark.record import record
 
 DOCS = Path(__file__).parents[2] / "docs"
 FILE = re.compile(r"^## `(\w+\.\w+)`\n.*?^```\w+\n(.*?)^```", re.DOTALL | re.MULTILINE)
-NAMES = ["case.py", "data.py", "job.py", "prepare.py", "figures.py", "page.toml"]
+FILES_OF_A_CASE = ["case.py", "data.py", "job.py", "prepare.py", "figures.py", "page.toml"]
 
 
 def read_printed_files(page: str) -> dict[str, str]:
@@ -51,14 +51,14 @@ def test_guide_shows_the_files_of_the_template(page: str) -> None:
         text = FILE.sub(lambda match: match[0].replace(match[2], files[match[1]]), text)
         (DOCS / page).write_text(text, encoding="utf-8")
     assert read_printed_files(page) == read_example_files()
-    assert list(read_printed_files(page)) == NAMES
+    assert list(read_printed_files(page)) == FILES_OF_A_CASE
 
 
 def test_template_creates_a_case_with_the_given_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = write_new_case("points", tmp_path / "cases")
-    assert sorted(path.name for path in folder.iterdir()) == sorted(NAMES)
+    assert sorted(path.name for path in folder.iterdir()) == sorted(FILES_OF_A_CASE)
     monkeypatch.setenv(cases.PATH_VARIABLE, str(folder.parent))
     assert cases.load("points").name == "points"
     assert find_definition_faults("points") == []

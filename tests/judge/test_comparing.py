@@ -366,7 +366,7 @@ def test_run_with_forced_expert_balance_is_never_compared_with_a_training() -> N
         replace_plan_fields(launch, labels=[*launch.plan.labels, "balanced-bound"])
         for launch in make_series("b", RATES_NEAR_100, first_minute=10)
     ]
-    for allow in ([], ["bound"]):
+    for allow in ([], ["bound"]):  # not even if this difference is allowed
         with pytest.raises(UsageError, match="never compared") as fault:
             compare(make_series("a", RATES_NEAR_100), b, allow=allow)
         assert fault.value.fix is None  # nothing would help

@@ -190,10 +190,11 @@ def test_exit_code_is_1_if_a_rule_of_the_claimed_division_is_broken(
     assert "compliant with the rules of division closed" in out
     # In Chinese, no English word is left.
     assert "ok " not in cli("audit", "--rules", folder, "--lang", "zh")[1]
+    # One of them alone is too few.
     code, out, _ = cli("audit", "--rules", folder / "r1")
     assert code == 1
     assert "at least 5 launches; actual number: 1" in out
     (document,) = json.loads(cli("audit", "--rules", folder / "r1", "--json")[1])
     assert (document["division"], document["compliant"]) == ("closed", False)
     assert [x["rule"] for x in document["rules"] if not x["kept"]] == ["launches"]
-    assert cli("audit", "--rules", folder / "none")[0] == 2
+    assert cli("audit", "--rules", folder / "none")[0] == 2  # no such folder

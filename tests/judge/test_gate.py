@@ -195,12 +195,15 @@ def test_lower_time_is_better() -> None:
 
 def test_quality_is_judged_by_its_direction() -> None:
     lower_is_better = read_golden_record().plan.about.model_copy(update={"higher_is_better": False})
-    plan = read_golden_record().plan.model_copy(update={"about": lower_is_better})
+    plan_with_lower_better = read_golden_record().plan.model_copy(update={"about": lower_is_better})
     # Below the golden record's quality.
     lower_quality = read_golden_record().quality.model_copy(update={"value": 0.8})
-    for changed_plan, verdict in ((read_golden_record().plan, "regressed"), (plan, "improved")):
+    for plan, verdict in (
+        (read_golden_record().plan, "regressed"),
+        (plan_with_lower_better, "improved"),
+    ):
         (judgement,) = judge_against_baseline(
-            [make_launch("x", quality=lower_quality).model_copy(update={"plan": changed_plan})],
+            [make_launch("x", quality=lower_quality).model_copy(update={"plan": plan})],
             [read_golden_record()],
             ["quality"],
         )
@@ -431,6 +434,7 @@ def test_known_figures_are_judged_and_missing_one_fails() -> None:
         "e2e_time",
         "mem",
     ]
+    # A named figure without a value fails, and so does a run that failed.
     lost = FigureEntry(value=None, unit="samples/s")
     run = [
         record.model_copy(update={"figures": {**record.figures, "p_train": lost}})

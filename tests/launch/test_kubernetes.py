@@ -139,6 +139,7 @@ _NO_RESOURCE = {"cpu", "apple"}
 
 
 def test_each_accelerator_has_its_resource() -> None:
+    """``_NO_RESOURCE``: vendors whose devices Kubernetes does not hand out."""
     resources = {
         key: getattr(vendor, "kubernetes_resource", None)
         for key, vendor in devices.list_vendors().items()

@@ -36,5 +36,6 @@ def test_module_command_imports_nothing_from_working_directory(python_version, t
 
 
 def test_code_command_imports_nothing_from_working_directory(python_version, tmp_path):
+    """The folder has a ``json.py`` that raises; the code prints its arguments with ``json``."""
     command = build_code_command("import json, sys; print(json.dumps(sys.argv[1:]))", "a", "b c")
     assert run_in_folder(tmp_path, command) == '["a", "b c"]\n'

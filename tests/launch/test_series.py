@@ -226,7 +226,7 @@ def test_changed_work_is_a_new_attempt_and_the_earlier_one_is_still_found(
     run_plan_text: Callable[..., list[SeriesEntry]], launcher: Launcher, tmp_path: Path
 ) -> None:
     run_plan_text(PLAN_OF_A_AND_B)
-    changed = PLAN_OF_A_AND_B.replace("bs: 32", "bs: 16")
+    changed = PLAN_OF_A_AND_B.replace("bs: 32", "bs: 16")  # another batch size of b
     assert list_states(run_plan_text(changed)) == {"a": "finished", "b": "passed"}
     assert launcher.launched == ["b-2"]
     assert list_states(run_plan_text(changed)) == {"a": "finished", "b": "finished"}

@@ -310,7 +310,7 @@ def test_a_missing_folder_stops_a_run(describe_case_machine, tmp_path):
 def test_a_missing_folder_is_reported_besides_a_recipe_that_cannot_run(
     describe_case_machine, tmp_path
 ):
-    class Refusing(Cpu):
+    class Refusing(Cpu):  # refuses every recipe
         def refuse(self, recipe, nproc):
             return Refusal("no", "another device")
 

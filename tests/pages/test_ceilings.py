@@ -161,6 +161,7 @@ def test_use_by_other_processes_is_reported() -> None:
 
 
 def make_pair(ranks: list[int], rate: float | None, **more: Any) -> dict[str, Any]:
+    """Return the measurement between two ranks with 64 MiB; see ``make_point``."""
     return {"ranks": ranks, "point": make_point([64 << 20], rate=rate, **more)}
 
 

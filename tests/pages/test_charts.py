@@ -177,7 +177,7 @@ def test_very_many_steps_and_evaluations_are_thinned() -> None:
     assert len(read_datasets(charts.chart_quality(record))["steps"]) <= 1000
     curve = charts.chart_loss(record)
     assert curve is not None
-    # 100,000 steps in 500 groups, with the extremes of each.
+    # 100,000 steps in 500 groups, of each the lowest and the highest loss.
     assert "For every 200 steps" in translate(curve.note, "en")
 
 
