@@ -270,10 +270,11 @@ def write_folder(folder: Path, fill: Callable[[Path], None]) -> None:
     If another process completes the folder first, that one is kept.
 
     Args:
-        fill: gets the path of the folder to write into.
+        fill: gets the path of the folder to write into. It should read no other files: whatever
+            ``OSError`` it raises is reported as a failure to write.
 
     Raises:
-        EnvironmentFault: the parent folder cannot be written.
+        EnvironmentFault: the parent folder cannot be written, or ``fill`` raised an ``OSError``.
     """
     staging: Path | None = None
     try:

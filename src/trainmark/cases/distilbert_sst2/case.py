@@ -53,7 +53,8 @@ def _make_throughput_recipe(
 ) -> DistilbertRecipe:
     """Return ``standard``, changed so that it measures only speed: without evaluation and target.
 
-    The micro-batch is that of the published throughput runs. The number of micro-batches of a step
+    The first 20 steps are excluded from steady-state figures; the learning rate has no warm-up. The
+    micro-batch is that of the published throughput runs. The number of micro-batches of a step
     stays that of ``standard``, so a step has more samples.
 
     Args:

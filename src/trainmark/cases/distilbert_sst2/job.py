@@ -51,8 +51,8 @@ def build_model(
     Raises:
         DataError: the weights cannot be read or do not fit ``config``.
     """
-    # ``raw`` has the keys that config.json sets, except ``id2label`` and ``label2id``: the names of
-    # labels have no effect on training. Their number has one, and is given instead.
+    # ``raw`` has the keys that config.json sets, except ``id2label`` and ``label2id``, the names of
+    # the labels. Training does not use the names, but the number of labels is the head's width.
     hf_config = DistilBertConfig.from_dict({**config.raw, "num_labels": NUM_LABELS})
     hf_config._attn_implementation = attention
     torch.manual_seed(seed)

@@ -192,8 +192,9 @@ class FusedTables(nn.Module):
         rows = self._find_rows(ids)
         grads = grads.reshape(-1, self.dim)
         if weight.device.type == "cpu":
-            # On a CPU, ``index_add_`` uses one thread. ``scatter_add_`` with an expanded index
-            # sorts the rows and adds each on one thread, always in the same order.
+            # On a CPU, ``index_add_`` uses only one thread. ``scatter_add_`` with an expanded index
+            # uses all: it sorts by rows, and divides the rows among the threads. One thread adds
+            # all gradients of a row, always in the same order.
             weight.scatter_add_(0, rows.long()[:, None].expand_as(grads), grads * factor)
         else:
             weight.index_add_(0, rows, grads, alpha=factor)
@@ -249,5 +250,6 @@ def scale_or_zero(grads: Tensor, factor: Tensor) -> Tensor:
     All of this runs on the device: the host does not wait for the result of the check.
     """
     scaled = grads * factor
-    # One check for all elements: the sum is inf or nan if any of them is.
+    # One check for all elements: the sum is inf or nan if any of them is. A sum of finite elements
+    # does not overflow: they come from fp16 gradients, of at most 65,504 each, and are float32.
     return torch.where(torch.isfinite(scaled.sum()), scaled, torch.zeros_like(scaled))

@@ -63,6 +63,7 @@ def _compute_traffic(ranks: Sequence[RankWork]) -> dict[str, Figure]:
         return dict.fromkeys((*_RATES, *RESOURCES, "embedding_bandwidth_share"), absent)
     samples = sum(rank.counts.samples for rank in ranks)
     device_s = len(ranks) * slowest_s  # all devices together; each waits for the slowest
+    # This fact covers the tables of all ranks, so it is the same on every rank.
     embedding_bytes = samples * ranks[0].facts["embedding_bytes_per_sample"]
     # A rank's fact is the bytes that this rank sends for each sample of the global batch.
     exchanged_bytes = samples * sum(rank.facts["exchanged_bytes_per_sample"] for rank in ranks)

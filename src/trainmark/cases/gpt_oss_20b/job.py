@@ -143,7 +143,8 @@ class GptOssJob(NextTokenJob):
         ranks = self.ranks
         matmul_dtype = AUTOCAST_DTYPES.get(recipe.precision, torch.float32)
         row_bytes = recipe.hidden_size * matmul_dtype.itemsize
-        # Of the routing, the steps after the warm-up are summarized.
+        # Overloads are summarized over the steps after the warm-up. Sums, such as
+        # ``sent_assignments``, are over all steps, as is ``meter.tokens``.
         facts = {**super().facts(), **self.meter.summarize(first_step=recipe.warmup_steps)}
         # An assignment sends one row, a token's hidden state, to an expert on another rank. The row
         # is sent, its result comes back, and both have gradients: four transfers.
@@ -158,7 +159,7 @@ class GptOssJob(NextTokenJob):
             },
             "routing": recipe.routing,
             "experts": f"{recipe.top_k} / {recipe.num_experts}",
-            # At least 1, because no token is counted before the first step.
+            # Both are of this rank. At least 1, because no token is counted before the first step.
             "exchanged_bytes_per_token": exchanged_bytes / max(self.meter.tokens, 1),
             "kernels": self.kernels.describe_used("cross_entropy"),
         }

@@ -129,6 +129,8 @@ def predict_peak_bytes(config: ModelConfig, recipe: LlamaRecipe, world_size: int
         # Recomputed blocks leave holes in the allocator's memory, about as large as the activations
         # of one block.
         cached_bytes += batch_tokens * block_bytes
+        # The kept input is the residual stream. It has the type of the frozen weights, because it
+        # begins as rows of their table. (The norms save a copy in float32 instead.)
         saved_bytes = block_bytes + (config.num_layers - 1) * config.hidden_size * weight_bytes
     if recipe.kernels == "library":  # three tensors: scores, their softmax and its gradient
         saved_bytes += 3 * FP32_BYTES * config.vocab_size

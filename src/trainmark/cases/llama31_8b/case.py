@@ -100,8 +100,9 @@ class Llama31Recipe(LanguageRecipe):
             "heads, columns and classes must divide evenly among the ranks of a replica",
         )
         # ``fsdp=false`` uses DDP if there are several replicas. DDP does not accept DTensors, which
-        # the weights of a divided replica are. With a divided sequence, losses without FSDP2 were
-        # 7e-5 off (torch 2.11).
+        # the weights of a divided replica are. With a divided sequence, the losses of two replicas
+        # without FSDP2 were 7e-5 off after twelve steps (torch 2.11). The cause is not known; a
+        # single replica is refused too.
         has_several_divided_replicas = 1 < self.tensor_parallel < world_size
         if not self.fsdp and (self.sequence_parallel or has_several_divided_replicas):
             raise UsageError(

@@ -59,8 +59,8 @@ def predict(config: ModelConfig, recipe: DistilbertRecipe, world_size: int) -> P
         scores=0,  # logits of the head: two for each row are too few to count
         tied_head=False,  # the classifier does not use the token table
         dropout=config.dropout > 0,
-        # Copies of a layer's input that are kept for the backward pass: queries, keys and values
-        # have a linear layer each, and each saves one.
+        # Queries, keys and values have a linear layer each. The three read the same fp32 input, but
+        # under autocast each casts it by itself and saves its own half-precision copy.
         saved_inputs=3,
         # With accumulation, a micro-batch finds the gradients of earlier ones in memory.
         keeps_gradients=recipe.grad_accum_steps > 1,

@@ -134,7 +134,8 @@ def read_npz(
         "where the mask is 0, input_ids must equal the pad_token_id in model/config.json "
         f"({pad_token_id})"
     )
-    # The first check that fails is reported. Those after the mask's assume that it is valid.
+    # The first check that fails is reported. Those after the mask's assume that it is valid. An
+    # error shows one number of the row; for a mask, which has many, that is its sum.
     for member, is_invalid, shown_values, rule in (
         ("label", is_wrong_label, labels, "labels must be 0 or 1"),
         ("attention_mask", is_wrong_mask, lengths, RULE),

@@ -128,7 +128,7 @@ def open_vocabulary(file: Path, vocab_size: int | None = None) -> Vocabulary:
             multiple=PADDED_TO,  # the model may pad its table to a multiple of this
             fix=f"set vocab_size to at most {padded_size}, or {FIX}",
         )
-    ids = tokenizer.get_vocab()
+    ids = tokenizer.get_vocab()  # ``open_wordpiece`` has refused a file without these tokens
     tokens = BlockTokens(
         first=ids["[CLS]"],
         mask=ids["[MASK]"],

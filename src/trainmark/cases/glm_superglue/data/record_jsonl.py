@@ -47,7 +47,8 @@ class Question:
     """A sentence with a gap.
 
     Args:
-        left, right: the text before and after the gap.
+        left, right: the text before and after the gap, each with the space beside the gap: the
+            tokenizer ignores spaces.
         answers: indices of the right answers among the passage's names, without repetition.
     """
 
@@ -180,7 +181,7 @@ def _parse_question(item: _Query, names: list[str], num_entities: int) -> Questi
     # In training each answer is a candidate, even if it is not an entity of the passage.
     names.extend(answer for answer in answers if answer not in names)
     return Question(
-        left=parts[0].rstrip(),  # without the space before the gap
+        left=parts[0],
         right=parts[1],
         answers=tuple(names.index(answer) for answer in answers),
     )

@@ -116,8 +116,9 @@ def plan_scoring(
     answer_ids = encode_answers(tokenizer, mmlu, legacy=legacy, max_length=max_length)
     max_ids = _compute_max_ids(tokenizer, max_length) if legacy else max_length
     build_levels = build_published_levels if legacy else _build_levels
-    # The token of the answer A, with which ``_encode_prompts`` encodes the prompts; None: it
-    # encodes them alone.
+    # ``_encode_prompts`` encodes each prompt with the answer A behind it and removes this token
+    # again. So a tokenizer can merge the space before the letter into the letter's token, as
+    # ``answer_ids`` have it. None: encode the prompts alone, as the published code does.
     answer = None if legacy else answer_ids[0]
     groups: list[PromptGroup] = []
     for number, rows in split_rows(mmlu, rank=rank, world_size=world_size):
