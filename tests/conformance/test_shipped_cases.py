@@ -143,6 +143,19 @@ def test_case_can_live_in_any_folder(outside: Path) -> None:
     assert not cases.has_part("far_case", "prepare")
 
 
+def test_missing_module_of_the_case_itself_is_its_fault(outside: Path) -> None:
+    (outside / "job.py").write_text("from .nothere import JOB\n")
+    with pytest.raises(UsageError, match=r"No module named 'trainmark_outside_case_far_case\."):
+        cases.import_part("far_case", "job")
+
+
+def test_missing_package_that_a_case_needs_is_left_to_the_command(outside: Path) -> None:
+    (outside / "job.py").write_text("import nothere\n")
+    # The command says how to install it.
+    with pytest.raises(ModuleNotFoundError, match="nothere"):
+        cases.import_part("far_case", "job")
+
+
 @pytest.mark.parametrize(
     ("text", "expected_error"),
     [

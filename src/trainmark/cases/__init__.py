@@ -118,7 +118,7 @@ def import_part(name: str, part: Part) -> ModuleType:
 
     Raises:
         UsageError: the case has no such module, or the module cannot be imported.
-        ModuleNotFoundError: a package that the module needs is not installed.
+        ModuleNotFoundError: the module needs another one, not of the case, that is not installed.
     """
     if not has_part(name, part):
         raise UsageError(
@@ -128,11 +128,17 @@ def import_part(name: str, part: Part) -> ModuleType:
             "`figures` and `sizes` are optional",
             fix=f"add {part}.py; docs/adding-a-case.md shows a complete case",
         )
+    package = _resolve_package(name)
     try:
-        return importlib.import_module(f"{_resolve_package(name)}.{part}")
-    except ModuleNotFoundError:  # no fault of the case: the command says what to install
-        raise
+        return importlib.import_module(f"{package}.{part}")
     except Exception as error:  # a case's file may raise anything on import
+        # A module that is not found may be of a package to install: the command says so, with the
+        # module's name, which also shows if it is only misspelled. But the case's own modules, all
+        # of which are in ``package``, cannot be installed.
+        if isinstance(error, ModuleNotFoundError):
+            is_of_case = (error.name or "").startswith(f"{package}.")
+            if not is_of_case:
+                raise
         raise UsageError(
             f"cannot be imported: {type(error).__name__}: {error}",
             where=f"case {name}, module {part}",
