@@ -97,7 +97,7 @@ def test_size_is_skipped_if_it_would_exceed_the_remaining_time(measure_candidate
     )
     # The cold run and 20 repetitions took 210 of 1200 ns.
     assert [point.status for point in points] == ["measured", "skipped", "measured"]
-    assert points[1].reason == "1e-06 s needed, 9.9e-07 s left"
+    assert points[1].reason == "1e-06 s are needed, but only 9.9e-07 s are left"
     assert (points[1].rate, points[1].repetitions) == (None, 0)
 
 

@@ -253,15 +253,19 @@ def test_each_quantity_has_a_chart_in_its_order(tmp_path: Path) -> None:
     # The time of the steps that count is shaded.
     assert read_datasets(memory)["measured"] == [{"from": 8.0, "to": 9.625}]
     # A device has 40 °C, plus its number, plus the seconds since the start, up to 12.
-    sentence = "Temperature, 2 devices: 40.0 to 53.0 °C, highest on rank 1 at 12 s."
+    sentence = (
+        "Temperature, 2 devices: 40.0 to 53.0 °C; the highest value was read on rank 1 at 12 s."
+    )
     assert translate(heat.description, "en") == sentence
     (tmp_path / "many").mkdir()
     # Of many devices there are three lines: lowest, median and highest.
     many = list_charts(charts.chart_over_time(read_sampled_record(tmp_path / "many", world=10)))
-    sentence = "Temperature, 10 devices: 40.0 to 61.0 °C, highest on rank 9 at 12 s."
+    sentence = (
+        "Temperature, 10 devices: 40.0 to 61.0 °C; the highest value was read on rank 9 at 12 s."
+    )
     assert translate(check_pictures(many["time-device-temperature"]).description, "en") == sentence
     host_load = check_pictures(many["time-host-busy"])
-    assert "highest on node 0 at " in translate(host_load.description, "en")
+    assert "the highest value was read on node 0 at " in translate(host_load.description, "en")
 
 
 def test_ranks_are_listed_from_the_slowest() -> None:

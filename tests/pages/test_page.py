@@ -367,7 +367,7 @@ def test_each_trust_reason_is_shown_once_on_a_page():
     assert [(translate(x.short, "en"), x.is_grave) for x in document.doubts] == [
         ("generated data", True),
         ("the machine was busy (other programs used 81% of the cores)", False),
-        ("step time CV 30.0%", False),
+        ("CV of the step time: 30.0%", False),
     ]
     text = to_page_markdown(doubtful)
     full = "the machine was busy: other programs used 81% of the cores during the run"
@@ -375,7 +375,7 @@ def test_each_trust_reason_is_shown_once_on_a_page():
     assert text.count("81%") == 1
     body = to_body_html(document, "en")
     assert '<span class="more">+1 more</span></summary>' in body  # the third one is folded
-    assert body.count("<li>step time CV 30.0%</li>") == 1
+    assert body.count("<li>CV of the step time: 30.0%</li>") == 1
 
 
 def test_trust_reason_of_some_launches_shows_their_number():
