@@ -118,7 +118,7 @@ def complete_field(incomplete: str) -> list[Candidate]:
     # bash splits `precision=b` into three words: `precision`, `=` and `b`. The word that is
     # completed is `b`, or `=` if no value is typed yet. `words` has the words before that word.
     # typer gives "" as `incomplete` if it is `=`; only the line itself tells it from a new word.
-    if "COMP_WORDS" in os.environ and incomplete in ("", "=") and words:
+    if "COMP_WORDS" in os.environ and not incomplete and words:
         words_from_completed = _split_line(os.environ["COMP_WORDS"])[len(words) :]
         if words_from_completed[:1] == ["="]:  # the user typed `precision=`
             return [(value, "") for value in _list_field_values(recipe_type, words[-1])]

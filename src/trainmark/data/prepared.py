@@ -349,6 +349,8 @@ def _lock_folder(data: Path) -> Iterator[None]:
             try:
                 yield
             finally:
+                # Nobody gets the lock of a removed file: ``FileLock`` finds out that the file
+                # that it opened was removed.
                 lock_file.unlink(missing_ok=True)
     except Timeout:
         raise EnvironmentFault(

@@ -53,7 +53,8 @@ def build_record_table(records: Sequence[Record]) -> tuple[list[str], list[list[
     # one case has.
     column_names = {name: name_column(name, spec.unit, spec) for name, spec in FIGURES.items()}
     for record in records:
-        # The declarations of the case's figures by name; its result page has its own ones.
+        # By name of a figure, its declaration: the figures of all cases, and those that the result
+        # page of this case adds.
         specs = record_figures.list_specs(record.plan.about.page)
         for name in sorted(record.figures.keys() - column_names.keys()):
             column_name = name_column(name, record.figures[name].unit, specs.get(name))

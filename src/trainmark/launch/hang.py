@@ -19,12 +19,15 @@ if TYPE_CHECKING:
 _MAX_NAME_CHARS = 200  # of a name in the report
 _THREAD = re.compile(r"^(?:Current thread|Thread|Stack)\b.*$", re.MULTILINE)
 _FRAME = re.compile(r'^  File (?:"(.*)"|\?\?\?), line (\d+|\?\?\?) in (.*)$', re.MULTILINE)
-# Matches ``FILE:FUNCTION`` of a collective; ``wrapper`` is the decorator that logs collectives.
-_COLLECTIVE = re.compile(r"/torch/distributed/(distributed_c10d|_functional\w+)\.py:(?!_|wrapper$)")
+# Matches ``FILE:FUNCTION`` of a collective, in files of torch.distributed alone; ``wrapper`` is the
+# decorator that logs collectives.
+_TORCH_COLLECTIVE = re.compile(
+    r"/torch/distributed/(distributed_c10d|_functional\w+)\.py:(?!_|wrapper$)"
+)
 _LIBRARY = re.compile(r"^<|/torch/|/lib/python3[^/]*/(?!(?:site|dist)-packages/)")
 # Functions of torch in which a rank waits while no collective is in its Python stack: DDP and
 # FSDP reduce gradients in the backward pass, and an accelerator's queue holds its collectives.
-_WAITS = {"_engine_run_backward": "backward", "synchronize": "synchronize"}
+_TORCH_WAITS = {"_engine_run_backward": "backward", "synchronize": "synchronize"}
 
 
 class RankPlace(NamedTuple):
@@ -75,11 +78,11 @@ def find_place(stacks: str) -> RankPlace:
         return RankPlace(state="silent", call=None, where=where)
     where = _describe_user_call(calls)
     for file, _, function in calls:  # from the innermost call outwards
-        if _COLLECTIVE.search(f"{file}:{function}"):
+        if _TORCH_COLLECTIVE.search(f"{file}:{function}"):
             return RankPlace(state="collective", call=function[:_MAX_NAME_CHARS], where=where)
-        # ``_WAITS`` has functions of torch that wait, and the name of each in the report.
-        if function in _WAITS and "/torch/" in file:
-            return RankPlace(state="waits", call=_WAITS[function], where=where)
+        # ``_TORCH_WAITS`` has functions of torch that wait, and the name of each in the report.
+        if function in _TORCH_WAITS and "/torch/" in file:
+            return RankPlace(state="waits", call=_TORCH_WAITS[function], where=where)
     # ``work.wait()``, for a collective that was started earlier, is not a Python function and so
     # has no frame of its own. The innermost frame is then its caller, whose source line is read.
     file, line, _ = calls[0]

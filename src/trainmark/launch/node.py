@@ -98,7 +98,8 @@ def render_python_script(
     container_values: dict[str, object] = {"in_container": False}
     if cluster.container is not None:
         python = cluster.container.python
-        # A value of the cluster file takes precedence.
+        # The record takes the image's name from this variable, because most containers do not tell
+        # it inside. The cluster file may set the variable itself, to another name of the image.
         variables = {environment.IMAGE_VARIABLE: cluster.container.image} | variables
         if cluster.container.is_started_by_node:
             container_values = _describe_container(plan, cluster, folder, variables)
@@ -136,7 +137,8 @@ def _describe_container(
         # not exist. So the data must not be among them.
         mounts = [mount for mount in mounts if mount != Mount(data, data, read_only=True)]
     # Variables that the container gets from the script's environment, each once; a name that ends
-    # in `*` stands for all variables that begin with what is before it.
+    # in `*` stands for all variables that begin with what is before it. Variables that the record
+    # names are among them, because they configure torch and the vendor's libraries.
     variables = dict.fromkeys((*_SET_BY_SCRIPT, *_FORWARDED, *vendor.recorded_variables, *exported))
     # LD_PRELOAD names a library of the node, which the image need not have.
     names = [name for name in variables if name != "LD_PRELOAD" and not name.endswith("*")]
@@ -210,7 +212,8 @@ def build_pyxis_options(plan: Plan, cluster: Cluster) -> list[str]:
     return [
         f"--container-image={cluster.container.image}",
         f"--container-mounts={','.join(mounts)}",
-        f"--container-workdir={plan.run_dir}",
+        f"--container-workdir={plan.run_dir}",  # the folder of the script that ``srun`` starts
+        # As with docker and podman, the container sees only what is mounted above, not the home.
         "--no-container-mount-home",
         *cluster.container.arguments,
     ]

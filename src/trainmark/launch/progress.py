@@ -354,11 +354,12 @@ class ProgressLine:
             _write(line, is_replaceable=True)
         if self._progress.limit_warning and not self._has_warned:
             self._has_warned = True
+            # ``end_line`` escapes its text itself.
             end_line(f"{self._label}: {self._progress.limit_warning}")
 
 
 def end_line(text: str) -> None:
-    """Replace the progress line by ``text``, which may take several lines."""
+    """Replace the progress line by ``text``, escaped; it may take several lines."""
     _write(escape_controls(text), is_replaceable=False)
 
 

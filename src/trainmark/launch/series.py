@@ -172,7 +172,8 @@ class SeriesEntry:
         if self.state != "to run":  # it is skipped or finished: nothing of it was launched
             return
         failure = fault
-        # If one launch has not passed and another could not begin, the first of these is named.
+        # A launch that has not passed ended before any fault: after a launch that could not begin,
+        # no further launch of the entry is started. The earlier of both reasons is named.
         for record in self.records:
             if not record.passed:
                 failure = _explain_failure(record)
@@ -304,7 +305,8 @@ def _check_entry(entry: Entry, cluster: Cluster, *, dry_run: bool) -> SeriesEntr
     # An entry with ``witness`` runs a program of the user's own, any other entry a case.
     choice = choose_work(entry) if entry.witness is None else choose_program_work(entry)
     try:
-        # Ranks must not share a core: an entry with more ranks than cores is skipped, too.
+        # An entry with more ranks than cores is skipped, too: such ranks would run, but compete for
+        # the cores, and a series is there to measure.
         vendor = select_vendor(choice, entry.device, remote=remote, ranks_share_cores=False)
     except EnvironmentFault as fault:
         return SeriesEntry(name=entry.name, state="skipped", reason=fault.what)

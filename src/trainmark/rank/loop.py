@@ -168,7 +168,8 @@ class MeasuredLoop:
     checkpoint has several.
 
     Args:
-        open_batches: returns the batches of an epoch, on the device.
+        open_batches: returns the batches of an epoch, on the device; of the epoch of ``begin``
+            only those of the steps that are left.
         schedule: how long to train, and where windows start and end.
         clock: returns the host's time in nanoseconds.
         barrier: waits for all ranks.
@@ -275,7 +276,8 @@ class MeasuredLoop:
 
     def _train_epoch(self, epoch: int) -> None:
         """Train one epoch, window by window, until the epoch or the run ends."""
-        # Steps of this epoch that an earlier launch has taken.
+        # Steps of this epoch that an earlier launch has taken. ``open_batches`` leaves out their
+        # batches: the job has loaded the same checkpoint.
         earlier_steps = self.begin.steps_of_epoch if epoch == self.begin.epoch else 0
         # In steps of this launch: negative if an earlier launch began the epoch.
         epoch_start = self.outcome.steps - earlier_steps

@@ -39,5 +39,7 @@ def summarize_scores(scores: RankScores, trained: Sequence[int]) -> Scored:
         # None: the quality is not a mean of scores.
         total=None if scores.total is None else drop_non_finite(scores.total),
         weight=None if scores.weight is None else drop_non_finite(scores.weight),
-        of=scores.of,  # name of the figure in the evaluation that is this mean; empty: its value
+        # Which result of the evaluation must equal this mean: the detail of this name, such as the
+        # loss from which a perplexity follows; empty: the quality itself.
+        of=scores.of,
     )

@@ -147,7 +147,7 @@ class GradientWatch:
         return self._steps_left == 0
 
     def close(self) -> None:
-        """Stop watching."""
+        """Stop watching; the flags can still be read."""
         self._handle.remove()
 
     @torch.no_grad()

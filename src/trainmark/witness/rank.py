@@ -276,9 +276,9 @@ class WitnessedRank:
             end_ns=self._training_end_ns,
             steps=self.steps,
             epochs=1,  # the probe does not know the program's epochs: all steps are one
-            # Time of checks that the training time includes and no window has reported: of the one
-            # before the last pause, if no step followed. The check after the last step of the
-            # program is not included, because it comes after ``end_ns``.
+            # Time of checks of the weights within the training time that no window's event has. If
+            # no step followed the last pause, that is the check before this pause. Otherwise it is
+            # 0, because the check after the last window began after ``end_ns``.
             check_ns=self._pending_check_ns,
         )
         start_ns = self.clock()
@@ -347,8 +347,7 @@ class WitnessedRank:
             # This window has one step. It began with the request for its batch, at the start of the
             # window. The first mark was made later, when the first backward pass began.
             step_ns = [end_ns - window.start_ns]
-        # Training lasts until the latest end of a window or pause.
-        self._training_end_ns = max(self._training_end_ns, end_ns)
+        self._training_end_ns = end_ns
         self._emit_window(window, end_ns, step_ns)
         if self.stated.window_steps is None and is_whole:
             self._choose_window_steps(sum(step_ns) / len(step_ns))
@@ -388,9 +387,10 @@ class WitnessedRank:
         if graphs > self._num_graphs:
             optional["graphs_compiled"] = graphs - self._num_graphs
             self._num_graphs = graphs
-        # Time of the checks of the weights since the event of the last window. ``resume`` adds the
-        # checks before pauses to the first part; the second part is the check after a window
-        # without a pause.
+        # Time of the checks of the weights since the event of the window before. If a pause
+        # followed that window, ``resume`` has moved the time of its check to
+        # ``_pending_check_ns``; otherwise it is taken here. The check of this window comes after
+        # its event.
         check_ns = self._pending_check_ns + self.weights.take_check_ns()
         self._pending_check_ns = 0
         if check_ns:

@@ -251,7 +251,7 @@ class TrainedWeights:
         if check is None or not layout or layout != self._window_layout or self._was_replaced:
             return without_tensors
         if self._watch is not None:
-            self._watch.close()
+            self._watch.close()  # removes its hook; ``check.end`` can still read its flags
         # No step has ended since the last optimizer was added, so that no gradients were watched.
         if check.gradients is None:
             return without_tensors

@@ -540,7 +540,8 @@ class RunReader:
         if not (self._run_dir / RECORD_FILE).exists():
             return None
         record = read_record(self._run_dir)
-        # By name of a figure, its declaration, which may name its column in tables.
+        # By name of a figure, its declaration, which may name its column in tables: the figures of
+        # all cases, and those that the result page of this case adds.
         specs = list_specs(record.plan.about.page)
         figures = {
             f"final/{name_column(name, entry.unit, specs.get(name))}": entry.value

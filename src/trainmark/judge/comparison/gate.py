@@ -463,8 +463,9 @@ def _judge_by_history(
     if change > max(MIN_BETTER, assessment.noise):
         verdict = "improved"
     elif change < -worse_by:
-        # A step is confirmed by several runs. Without one, only the mean of several launches is
-        # sure enough.
+        # A regression fails the gate, so it must be sure; an improvement passes like no change. A
+        # step is confirmed by several runs. Without one, only the mean of several launches is sure
+        # enough.
         is_unconfirmed = step_run_id is None and len(values) < INTERVAL_MIN_LAUNCHES
         verdict = "noisy" if is_unconfirmed else "regressed"
     # Only a drift to the worse counts, and only if the newest value alone says nothing. Of a drift,

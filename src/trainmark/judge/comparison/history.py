@@ -165,8 +165,10 @@ def _estimate_drift(data: NDArray[np.float64]) -> float | None:
         data: values of a figure since the last lasting change of its level, the oldest first.
     """
     count = len(data)
+    # With fewer values, noise that is correlated from value to value passes for a slope too often.
+    # Between half of ``DRIFT_RUNS`` and ``DRIFT_RUNS``, the ramp rises over all values.
     if count < DRIFT_RUNS / 2:
-        return None  # too few values to tell a slope from noise
+        return None
     ramp = np.maximum(np.arange(count) - (count - 1 - DRIFT_RUNS), 0.0)
     # Without their means, ramp and logarithms need no constant in the fit.
     ramp = ramp - ramp.mean()
@@ -177,6 +179,8 @@ def _estimate_drift(data: NDArray[np.float64]) -> float | None:
     clipped = np.clip(residuals, -max_residual, max_residual)
     without_outliers = logs - residuals + clipped
     slope = float(ramp @ without_outliers) / float(ramp @ ramp)
+    # Without outliers here too: they would count as noise, which hides a drift. The limit is that
+    # of the first fit, because it estimates the noise of the same values.
     residuals = np.clip(logs - slope * ramp, -max_residual, max_residual)
     drift = slope * min(DRIFT_RUNS, count)
     max_chance_slope = _NUM_SIGMAS * _estimate_slope_sigma(ramp, residuals)

@@ -228,7 +228,9 @@ def _derive_pod_state(pod: dict[str, Any]) -> JobState:
     )
     reasons = [source for source in sources if source and "reason" in source]
     if any(source["reason"] in _OUTSIDE_REASONS for source in reasons):
-        phase: JobPhase = "lost"  # ended from outside: its program did not fail by itself
+        # Ended from outside: its program did not fail by itself. This is also so if its container
+        # still counts as running: if its machine has stopped, nobody reports the container's end.
+        phase: JobPhase = "lost"
     elif status["phase"] == "Failed" or termination.get("exitCode"):
         phase = "ended"  # its program failed
     elif termination:

@@ -124,6 +124,7 @@ class Ray(Launcher):
             if line.startswith(STATE_PREFIX)
         ]
         report: dict[str, Any] = json.loads(reports[-1]) if reports else {"phase": "waiting"}
+        # Ray gives every status a message, PENDING too.
         lines = submission["message"].strip().splitlines()
         # If the driver failed, the message ends with the driver's output, whose last line names the
         # reason. Otherwise it is Ray's own, and its first line sums it up.
