@@ -160,8 +160,8 @@ def test_default_of_a_shipped_recipe_is_no_change() -> None:
             replace(shipped_recipe, **by_hand), named=shipped_recipe, standard=standard
         )
 
-    # The shipped recipe's own target and steps say how much is trained and are no change. Its batch
-    # size is one, which the closed rules allow.
+    # The shipped recipe's own target and steps say how much is trained, so they are no change. Its
+    # batch size is a change, which the closed rules allow.
     assert compare_changes() == ({"micro_batch_size": 96}, {})
     assert compare_changes(micro_batch_size=32) == ({}, {})  # back at the standard's
     assert compare_changes(max_steps=50) == ({"micro_batch_size": 96}, {"max_steps": 50})
@@ -253,7 +253,8 @@ def test_fields_that_a_recipe_refuses_together_are_named_with_its_reason() -> No
 def test_useless_window_repeats_are_refused(
     resolve: Any, case: str, args: tuple[str, ...], what: str, fix: str
 ) -> None:
-    # With these cases and options repeats cannot be compared, or never occur.
+    # Every fifth window of steps is to be run again and its results compared bit by bit. With
+    # these cases and options, repeats cannot be compared, or never occur.
     with pytest.raises(UsageError) as caught:
         resolve(case, assignments=["replay_every_windows=5", *args], nproc=2)
     assert what in str(caught.value)

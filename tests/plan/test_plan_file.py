@@ -62,6 +62,7 @@ def parse(tmp_path: Path) -> Parse:
 
 
 def test_every_key_is_read(parse: Parse, tmp_path: Path) -> None:
+    # The first run of ``FULL`` has only a case, the second one every key of a run.
     plan = parse(FULL)
     assert (plan.name, plan.out) == ("two-of-a-kind", Path("runs/two-of-a-kind"))
     where = f"{tmp_path / 'plan.yaml'}, runs"
@@ -112,6 +113,7 @@ def test_plan_file_has_defaults(parse: Parse) -> None:
 
 
 def test_options_override_the_file_or_are_refused(parse: Parse) -> None:
+    # The file gives its second run another device, seed and so on.
     plan = parse(FULL, device="fake", seed=1, out="elsewhere", sample_every=0)
     for entry in plan.entries:
         assert (entry.device, entry.seed, entry.sample_every) == ("fake", 1, 0)

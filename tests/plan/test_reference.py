@@ -30,6 +30,7 @@ def write(tmp_path, text):
 
 
 def test_a_row_keeps_its_cells_as_printed(tmp_path):
+    # ``HEAD`` has the names of the four columns and the source; ``ROW`` is on 1x1 devices.
     path = write(tmp_path, HEAD + ROW + 'cells = ["fp32", "bs=8, lr=1e-05", "100", "20.50"]')
     (row,) = reference.read_reference_file(path).rows
     assert row.cells == {

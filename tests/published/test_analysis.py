@@ -102,9 +102,9 @@ def analyze_speed(path, **options):
 
 
 def test_speed_of_a_plain_log_is_its_mean(log):
-    analysis = analyze_speed(log(LINES), skip_steps=2)
+    analysis = analyze_speed(log(LINES), skip_steps=2)  # 8 steps of 1.5 to 8.5 samples/s
     figures = analysis.figures
-    assert analysis.record.FINAL_RESULT == 6.0  # of 3.5 to 8.5: the first two are skipped
+    assert analysis.record.FINAL_RESULT == 6.0  # the mean of 3.5 to 8.5: two are skipped
     assert (figures["values"], figures["values_skipped"], figures["p50"]) == (6, 2, 6.0)
     assert figures["p90"] == pytest.approx(np.percentile(np.arange(3.5, 9), 90))
     assert figures["first_value"] == "line 6: step 3, ips: 3.5 samples/s"

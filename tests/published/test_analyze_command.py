@@ -15,7 +15,10 @@ LOG = "step 1 ips: 90\nstep 2 ips: 10 loss: 5.0\nstep 3 ips: x\nstep 4 ips: 20 l
 
 @pytest.fixture
 def analyze(cli):
-    """Write a log; return a function that calls ``trainmark analyze`` beside it."""
+    """Write a log with the speeds 90, 10, x and 20; return a function that analyzes in its folder.
+
+    The function calls ``trainmark analyze`` with its arguments.
+    """
     Path("train.log").write_text(LOG)
     return partial(cli, "analyze")
 
@@ -34,6 +37,8 @@ RECORD = (
 
 
 def test_arguments_of_the_public_tool_give_its_record(analyze):
+    # ``PUBLIC`` are name=value arguments of the public tool, ``RECORD`` is what it prints for them:
+    # 8 devices x 15, the mean of 10 and 20, as the first value is skipped and "x" is none.
     code, out, err = analyze(*PUBLIC)
     assert (code, out) == (0, RECORD)
     assert "values: 2, skipped: 1, malformed lines: 1" in err

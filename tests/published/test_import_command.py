@@ -29,6 +29,7 @@ def test_json_is_exactly_rows_and_unread(cli, tmp_path):
     assert list(document) == ["rows", "unread"]
     assert {"file", "line", "configuration", "figures", "raw"} <= document["rows"][0].keys()
     assert {"file", "line", "kind", "reason"} <= document["unread"][0].keys()
+    # Of the page's rows, one has a figure that is a range, "3-4"; behind them is a line of text.
     assert err.startswith("rows read: 2; items skipped: 2\n")
     # The whole document, with all keys.
     check_golden("import.json", json.dumps(document, ensure_ascii=False, indent=1) + "\n")

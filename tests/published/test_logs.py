@@ -21,6 +21,7 @@ def format_perflog(event, time_ms=0, value=None, rank=0, **fields):
 
 
 def format_mllog(key, value=None, time_ms=0, **metadata):
+    """Return a line of an event in MLPerf's form."""
     event = {"key": key, "value": value, "time_ms": time_ms, "metadata": metadata}
     return f":::MLLOG {json.dumps(event)}\n"
 
@@ -48,6 +49,7 @@ def read_values(row):
 
 
 def test_totals_come_before_step_lines(import_text):
+    # The figures are those of ``TOTALS``, not those of the three steps in ``STEPS``.
     (row,) = import_text(
         "start\n" + STEPS + format_perflog("FINISHED", time_ms=9000, value=TOTALS)
     ).rows
@@ -60,7 +62,8 @@ def test_totals_come_before_step_lines(import_text):
         "final_acc": 0.915,
         "final_loss": 0.25,
     }
-    # The row is of the line of the totals; its quality is the one that is not a loss.
+    # The row is of the line of the totals, after "start" and two lines for each of three steps; its
+    # quality is the one that is not a loss.
     assert (row.form, row.line, row.metric) == ("perflog", 8, "final_acc")
     assert row.raw.startswith('[PerfLog] {"event": "FINISHED"')
     assert row.cells["num_trained_samples"] == "640"
@@ -77,6 +80,7 @@ def test_losses_and_speeds_of_other_events_are_not_those_of_steps(import_text):
 
 
 def test_step_lines_alone_give_the_speed_of_their_intervals(import_text):
+    # Three steps of 32 samples in 1 s each, with the losses 2, 1 and 0.
     (row,) = import_text(STEPS).rows
     assert read_values(row) == {"p_train": 32.0, "last_loss": 0.0}
     assert row.line == 0  # of the log as a whole
@@ -217,7 +221,8 @@ def list_notes(row):
 
 
 def test_run_followed_by_another_run_is_aborted(import_text):
-    # A run that was stopped in its first block, and a second one that passed.
+    # A run that was stopped in its first block, and a second one that passed: 262,144 samples in
+    # a block of 600 s, and 0.3 s outside of it.
     imported_rows = import_text(TWO_ATTEMPTS, "result_0.txt")
     (row,) = imported_rows.rows
     assert read_values(row) == pytest.approx(
@@ -246,7 +251,7 @@ def test_aborted_run_with_a_speed_is_a_row_that_failed(import_text):
     block = format_mllog("block_stop", time_ms=161_200, samples_count=51_200)
     first, second = import_text("".join([*lines[:6], block, *lines[6:]])).rows
     assert (first.figure("p_train"), list_notes(first)) == (pytest.approx(512.0), ["run_aborted"])
-    assert second.figure("p_train") == pytest.approx(436.907, abs=1e-3)
+    assert second.figure("p_train") == pytest.approx(436.907, abs=1e-3)  # 262,144 in 600 s
 
 
 def test_run_that_died_while_it_started_is_aborted(import_text):
@@ -318,14 +323,15 @@ def shorten_blocks(event):
     ],
 )
 def test_contradictions_of_an_event_log_are_found(import_text, change, codes):
-    # Notes on facts that the log states once, which cannot be checked, are no contradictions.
+    # ``OURS`` is a run exported in MLPerf's form; ``change`` falsifies each of its events. Notes on
+    # facts that the log states once, which cannot be checked, are no contradictions.
     (row,) = import_text(change_events(OURS, change), "result_0.txt").rows
     assert [code for code in list_notes(row) if code != "log_not_checkable"] == codes
     assert {finding.message.code for finding in audit([view_row(row)])} == set(codes)
 
 
 def test_second_end_of_a_run_is_found_and_the_first_one_counts(import_text):
-    stop = OURS.splitlines(keepends=True)[-1]
+    stop = OURS.splitlines(keepends=True)[-1]  # ``run_stop`` in line 36, 4 s after the start
     # 80 s later.
     late = stop.replace("1000000010000", "1000000090000")
     (row,) = import_text(OURS + late, "result_0.txt").rows

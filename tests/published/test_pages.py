@@ -32,7 +32,9 @@ def read(text, **facts):
 
 
 def test_nine_column_table_is_read():
-    first, second = read(FACTS + NINE)  # a table of facts about the page precedes the results
+    # ``NINE`` is a table of two rows. ``FACTS``, a table of facts about the page with six lines,
+    # precedes it.
+    first, second = read(FACTS + NINE)
     assert (first.line, first.table, first.form) == (9, 7, "flagperf")
     assert first.raw == NINE.splitlines()[2]
     assert first.cells["配置"] == first.configuration == "X100单机8卡（1x8）"

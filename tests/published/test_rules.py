@@ -59,7 +59,12 @@ def make_record(fields: dict[str, Any]) -> Record:
 
 
 def make_subjects(plant: dict[str, Any], *, changed: bool) -> list[subject.AuditSubject]:
-    """Return the rows and records of a plant, sound or with its ``change`` applied."""
+    """Return the rows and records of a plant as the audit sees them.
+
+    Args:
+        plant: correct rows or records, and a ``change`` that makes one of them wrong.
+        changed: whether the change is applied.
+    """
     # A copy, as the functions below take parts out.
     planted = json.loads(json.dumps({name: plant.get(name, []) for name in ("rows", "records")}))
     changes = plant["change"] if changed else {}

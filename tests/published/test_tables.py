@@ -31,6 +31,7 @@ def test_units_in_headers_are_used_and_settings_are_no_figures() -> None:
     imported_rows = read_file("precision_and_units.md")
     assert imported_rows.unread == []
     row = imported_rows.rows[0]
+    # As line 6 of the file prints them, each with its unit in the header.
     assert (row.device, row.world_size, row.precision) == ("h100_80gb", 64, "amp_bf16")
     assert {name: reading.value for name, reading in row.figures.items()} == {
         "MFU": 42.57,
@@ -131,6 +132,7 @@ def test_text_table_in_a_code_block_is_read() -> None:
     imported_rows = read_file("text_table.md")
     assert imported_rows.unread == []
     row = imported_rows.rows[2]
+    # Line 19 is a line of fixed-width text, whose column "perf" names no unit.
     assert (row.line, row.model, row.world_size) == (19, "llm-lora-ddp-gpus", 4)
     assert row.device == "A100 80GB PCIe"
     assert (row.figure("perf"), row.figures["perf"].unit) == (5415.41, "")

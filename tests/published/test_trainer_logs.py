@@ -44,7 +44,8 @@ def read_answer(analysis: Analysis) -> tuple[float | None, str]:
 
 @pytest.mark.parametrize("log", REPORTED, ids=[f"{x['file']}-{i}" for i, x in enumerate(REPORTED)])
 def test_reported_log_has_the_expected_speed(log: dict[str, Any]) -> None:
-    # A log has no result if it has no speed; a note is only looked for if one is expected.
+    # ``REPORTED`` are logs after public bug reports, with values worked out by hand. A log has no
+    # result if it has no speed; a note is only looked for if one is expected.
     options = log.get("options", {"preset": "auto"})
     analysis = analyze(str(LOGS / "reported" / log["file"]), Options(**options))
     assert read_answer(analysis) == (log.get("result"), log.get("unit", ""))
@@ -63,10 +64,11 @@ def test_key_with_a_rate_unit_gives_its_unit_and_number_of_devices(
     tmp_path: Path, text: str
 ) -> None:
     lines = "".join(f"step {i}, loss 2.{i}, {text}\n" for i in range(4))
+    # The table has the expected result with 8 devices, by which a rate of one is multiplied; a
+    # result of 0 says that the key is no speed.
     result, unit = KEYS["rates"][text]
-    # With 8 devices, a rate of one device is multiplied.
-    analysis = read_answer(analyze_text(tmp_path, lines, gpu_num=8))
-    assert analysis == (result or None, unit)  # 0 in the table: the key is no speed
+    answer = read_answer(analyze_text(tmp_path, lines, gpu_num=8))
+    assert answer == (result or None, unit)
 
 
 @pytest.mark.parametrize("text", KEYS["step_times"]["texts"])
@@ -359,6 +361,7 @@ def test_total_of_a_perflog_counts_and_not_its_steps(tmp_path: Path) -> None:
     for preset in ("auto", "perflog"):
         analysis = analyze_text(tmp_path, text, preset=preset)
         record = analysis.record
+        # The values of the export's last line.
         assert (record.FINAL_RESULT, record.UNIT, record.LOSS_RESULT) == (384.0, "samples/s", 0.125)
         # The total at the end counts, not the speed by the samples and times of the steps.
         assert analysis.figures["read_from"] == "throughput(ips)_no_eval"
