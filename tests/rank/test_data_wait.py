@@ -101,7 +101,7 @@ class OneTensorEach(ScriptedJob):
 def train_and_list_windows(
     device: Host, epochs: list[list[Micro]], depth: int, **schedule: Any
 ) -> list[Any]:
-    """Train on fakes; return the windows' events.
+    """Train on fakes; return the events of the windows, each of a few steps.
 
     Args:
         depth: number of batches that are read ahead.
@@ -125,6 +125,33 @@ def train_and_list_windows(
     return events.named("window")
 
 
+class QueueModel:
+    """The read-ahead of one epoch: when each batch is ready, on the host's clock.
+
+    The queue has ``depth`` places: a batch is begun when the one before it is ready and a place is
+    free, that is, when the step took the batch ``depth`` places before.
+    """
+
+    def __init__(self, depth: int, epoch_start_ns: int) -> None:
+        self.depth = depth
+        self.epoch_start_ns = epoch_start_ns  # the queue is filled from here
+        self.previous_ready_ns = epoch_start_ns
+        self.taken_ns: list[int] = []  # when the step took each batch
+
+    def finish_next(self, duration_ns: int) -> int:
+        """Return when the next batch, or the end of the epoch, is ready.
+
+        Args:
+            duration_ns: time that its reading takes once it is begun.
+        """
+        number = len(self.taken_ns)
+        place_free_ns = self.epoch_start_ns
+        if number >= self.depth:
+            place_free_ns = self.taken_ns[number - self.depth]
+        self.previous_ready_ns = max(place_free_ns, self.previous_ready_ns) + duration_ns
+        return self.previous_ready_ns
+
+
 def compute_expected_waits(
     epochs: list[list[Micro]],
     times: Times,
@@ -136,10 +163,8 @@ def compute_expected_waits(
 ) -> list[int]:
     """Return the time that each step waits for its batches.
 
-    The queue has ``depth`` places: a batch is begun when the one before it is ready and a place is
-    free, that is, when the step took the batch ``depth`` places before.
-
     Args:
+        depth: number of batches that are read ahead; 0: each is read when the step asks for it.
         asynchronous: whether the device works on its own, so that a step only launches its work;
             such a device is waiting when it is idle.
     """
@@ -147,24 +172,17 @@ def compute_expected_waits(
     busy_until = START_NS  # of the device
     waits: list[int] = []  # of each step
     for micros in epochs:
-        # Of each batch: when the queue asked for it, when it was ready, when the step took it.
-        begun: list[int] = []
-        ready: list[int] = []
-        taken_ns: list[int] = []
-        epoch_start = now  # the queue is filled from here
+        queue = QueueModel(depth, epoch_start_ns=now)
         waited = 0  # of the current step, so far
         # The number of steps at which the window ends; the first window of all has one step.
         window_end = len(waits) + (window_steps if waits else 1)
-        for number, micro in enumerate(micros):
+        for micro in micros:
             asked = now  # when the step asked for the batch
             if depth == 0:
                 now += micro.fetch_ns
             else:
-                begun.append(epoch_start if number < depth else taken_ns[number - depth])
-                previous_ready = ready[-1] if ready else epoch_start
-                ready.append(max(begun[-1], previous_ready) + micro.fetch_ns + times.pin_ns)
-                now = max(now, ready[-1])
-            taken_ns.append(now)
+                now = max(now, queue.finish_next(micro.fetch_ns + times.pin_ns))
+            queue.taken_ns.append(now)
             if asynchronous:
                 # The device waits from when it is idle until the batch is copied to it.
                 idle_from = max(busy_until, asked)
@@ -188,8 +206,7 @@ def compute_expected_waits(
         if depth == 0:
             now += END_OF_EPOCH_NS
         else:
-            begun.append(taken_ns[-depth] if len(micros) >= depth else epoch_start)
-            now = max(now, max(begun[-1], ready[-1]) + END_OF_EPOCH_NS)
+            now = max(now, queue.finish_next(END_OF_EPOCH_NS))
         now = max(now, busy_until)
     return waits
 

@@ -149,23 +149,26 @@ class Disagrees(ToyJob):
     ("job_type", "overrides", "code", "args"),
     [
         (
-            TwiceTheSamples,
+            TwiceTheSamples,  # counts every row twice
             {},
             "samples_above_step",
             {"step": 1, "samples": 128, "step_samples": 64},
         ),
+        # Counts every row twice for the whole step too, so only the recipe's batch contradicts it.
         (TwiceTheStep, {}, "samples_above_global_batch", {"step": 1, "samples": 128, "most": 64}),
+        # Makes two batches of each one's halves and counts each of them as a whole one.
         (HalfBatches, {}, "samples_of_epoch", {"epoch": 1, "samples": 8192, "expected": 4096}),
+        # Skips half of the data; the second one also announces half of the steps.
         (ShortEpoch, {}, "steps_of_epoch", {"epoch": 1, "steps": 32, "planned": 64}),
         (ShortAnnounced, {}, "samples_of_epoch", {"epoch": 1, "samples": 2048, "expected": 4096}),
         (
-            FewSequences,
+            FewSequences,  # counts one sequence in a batch of 64 samples
             {},
             "counts_contradict",
             {"step": 1, "container": "samples", "containers": 64, "item": "sequences", "items": 1},
         ),
         (
-            Disagrees,
+            Disagrees,  # reports another step size in each of the two micro-batches
             {"grad_accum_steps": 2},
             "step_samples_differ",
             {"step": 1, "least": 128, "most": 129},
@@ -223,8 +226,9 @@ def test_work_deferred_to_the_evaluation_fails_the_run(run_job: Run) -> None:
 
 
 def test_steps_that_train_nothing_fail_the_run(run_job: Run) -> None:
+    # The job only reads its batches, but reports an update of the weights for each step.
     failure = read_cause(run_job(ClaimsUpdates))
-    # Already in the first window, of one step.
+    # Each window of steps that are timed together is checked; the first one has a single step.
     args = {"first": 1, "last": 1, "updates": 1, "parameters": 4}
     assert failure == ("not_trained", "parameters_unchanged_in_window", args)
 
@@ -309,6 +313,7 @@ class TrainsWhenSaved(ToyJob):
 
 
 def test_training_after_the_end_fails_the_run(run_job: Run) -> None:
+    # The job takes another step when the trained model is saved, which is not timed.
     assert read_cause(run_job(TrainsWhenSaved)) == (
         "untimed_work",
         "parameters_changed_after_training",
@@ -432,7 +437,7 @@ class ScoresHalf(ToyJob):
 
 
 def test_an_evaluation_over_fewer_rows_is_a_finding(run_job: Run) -> None:
-    record = run_job(ScoresHalf)
+    record = run_job(ScoresHalf)  # reports 500 of the 1,000 rows of validation data
     assert [finding.as_dict() for finding in list_doubts(record)] == [
         {"code": "evaluated_rows", "args": {"scored": 500, "rows": 1000}}
     ]
@@ -536,8 +541,9 @@ def test_wrong_evaluation_fails_the_run(
 ) -> None:
     kind, found_code, details = read_cause(run_job(job_type, target_value="none", max_epochs=1))
     assert (kind, found_code) == ("wrong_evaluation", code)
-    # Those arguments of the message that are known exactly. ``number`` is that of the evaluation,
-    # ``known`` counts the training rows whose keys were noted.
+    # The validation data has 1,000 rows, scored in four batches of up to 300. ``args`` are those
+    # arguments of the message that are known exactly: ``number`` is that of the evaluation,
+    # ``known`` counts the training rows whose keys were noted, ``weight`` is the job's divisor.
     assert {name: details[name] for name in args} == args
 
 
@@ -561,9 +567,10 @@ def test_correct_evaluation_without_the_helper_passes(run_job: Run) -> None:
     # ``lowers_trust``: whether the finding also lowers the grade of trust.
     ("job_type", "code", "args", "lowers_trust"),
     [
+        # Scores the same 250 rows four times.
         (ScoresOneBatch, "evaluation_rows_repeated", {"rows": 1000, "distinct": 250}, True),
         (ScoresOtherRows, "evaluation_rows_change", {"evaluations": 2}, True),
-        (SaysNothing, "evaluation_unchecked", {}, False),
+        (SaysNothing, "evaluation_unchecked", {}, False),  # does not report its rows
     ],
 )
 def test_doubtful_evaluation_is_a_finding(
@@ -644,7 +651,8 @@ class ClaimsFlops(ToyJob):
 def test_flops_that_a_step_does_not_compute_are_a_finding(run_job: Run) -> None:
     (finding,) = list_doubts(run_job(ClaimsFlops))
     assert finding.code == "flops_above_counted"
-    assert finding.args["share"] == pytest.approx(2.0, rel=0.05)  # it claims twice as many
+    # It claims four FLOPs for a multiply-add, which are two.
+    assert finding.args["share"] == pytest.approx(2.0, rel=0.05)
 
 
 class SameRows(ToyJob):
@@ -656,6 +664,7 @@ class SameRows(ToyJob):
 
 
 def test_rows_that_are_read_again_within_an_epoch_are_a_finding(run_job: Run) -> None:
-    record = run_job(SameRows, target_value=0.1)  # which is reached with few rows too
+    # The job trains on the first rows again and again; the target is reached with few rows too.
+    record = run_job(SameRows, target_value=0.1)
     assert "rows_repeated" in [finding.code for finding in record.findings]
     assert record.trust.grade == "do_not_quote"

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from trainmark.protocols import Batch, Evaluation
+    from trainmark.rank.loop import LoopResult
 
 
 def make_loop(
@@ -61,16 +62,24 @@ def list_phases(events: Events) -> list[tuple[str, int, int, int]]:
     ]
 
 
-def test_every_number_of_a_short_run_is_exact(sync_device: SyncDevice) -> None:
+def run_one_epoch_of_four_steps(device: SyncDevice) -> tuple[list[dict[str, Any]], LoopResult]:
+    """Return the events and the outcome of a run with windows of 1, 1 and 2 steps.
+
+    The clock begins at 1,000 ns. The first three steps take 10 + 100 ns (fetch and work) for 4
+    samples, the last one 5 + 30 ns for 1 sample. A sample is 1 sequence of 10 tokens, 16 with
+    padding, and takes 6 FLOPs.
+    """
     steps = [Micro(samples=4, fetch_ns=10, work_ns=100, loss=loss) for loss in (3.0, 2.0, 1.0)]
     short_last = Micro(samples=1, fetch_ns=5, work_ns=30, loss=0.5)
-    loop, events = make_loop(
-        sync_device, [[*steps, short_last]], qualities=[0.75], eval_every_epochs=1
-    )
+    loop, events = make_loop(device, [[*steps, short_last]], qualities=[0.75], eval_every_epochs=1)
     outcome = loop.run()
-    # Windows of 1 (compile), 1 (warm-up) and 2 steps; the clock begins at 1,000.
-    # A sample is 1 sequence of 10 tokens, 16 with padding, and takes 6 FLOPs.
-    first, second, third, evaluate, trained = events.written
+    return events.written, outcome
+
+
+def test_every_number_of_a_window_is_exact(sync_device: SyncDevice) -> None:
+    # Four samples in 110 ns, four in 110 ns, then a window of four and one in 110 and 35 ns.
+    events, _ = run_one_epoch_of_four_steps(sync_device)
+    first, second, third, _evaluate, _trained = events
     assert first == {
         "event": "window",
         "t_ns": 1_110,
@@ -109,6 +118,12 @@ def test_every_number_of_a_short_run_is_exact(sync_device: SyncDevice) -> None:
         "micro_batches": 2,
         "model_flops": 30.0,
     }
+
+
+def test_every_number_of_evaluation_and_end_is_exact(sync_device: SyncDevice) -> None:
+    events, outcome = run_one_epoch_of_four_steps(sync_device)
+    *_, evaluate, trained = events
+    # The steps end at 1,365 ns; the evaluation of the scripted job takes 1,000 ns.
     assert evaluate == {
         "event": "evaluate",
         "t_ns": 2_365,
