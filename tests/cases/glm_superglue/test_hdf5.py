@@ -189,6 +189,43 @@ def test_arrays_of_a_file_that_contradict_each_other_are_refused(folder, kind):
     assert caught.value.where == f"{file}, {name.partition('/')[0]}"
 
 
+@pytest.mark.parametrize(
+    ("name", "edit", "what"),
+    [
+        ("text/data", set_numbers((0, 128)), "the numbers range from 0 to 128"),
+        ("target/data", set_numbers((0, 128)), "the numbers range from 0 to 128"),
+        ("position/data", set_numbers((0, 65)), "the numbers range from 0 to 65"),
+        ("logit_mask/data", lambda x: 0 * x, "a sequence of sample 0 (counted from 0) has no"),
+    ],
+)
+def test_a_file_that_changes_after_the_check_is_refused_by_the_rank(folder, name, edit, what):
+    data.check(folder, RECIPE)
+    file = change_array(folder, name, edit)
+    # Loading reads only the shapes of these matrices.
+    examples = data.load(folder, RECIPE).validation
+    with pytest.raises(DataError, match=re.escape(what)) as caught:
+        examples.build_sequences(0)
+    assert caught.value.where.startswith(f"{file}, {name.partition('/')[0]}")
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "what"),
+    [
+        ("text", (6,), "the shape is (6,)"),
+        ("text", (2, 3, 1), "the matrix cannot be read by rows"),
+        ("mask", (), "the matrix cannot be read by rows"),
+    ],
+)
+def test_a_plain_data_set_with_other_dimensions_is_refused(folder, name, shape, what):
+    file = next(folder.rglob(FILES["validation"]))
+    with h5py.File(file, "r+") as opened:
+        del opened[name]
+        opened[name] = np.zeros(shape, np.int64)
+    with pytest.raises(DataError, match=re.escape(what)) as caught:
+        data.check(folder, RECIPE)
+    assert caught.value.where == f"{file}, {name}"
+
+
 def test_files_with_other_numbers_of_sequences_are_refused(folder):
     file = next(folder.rglob(FILES["train"]))
     with h5py.File(file, "r+") as opened:

@@ -42,6 +42,7 @@ RULE = (
 )
 DOWNLOAD_AGAIN = "download and unpack glm_train_dataset.zip again, or use ReCoRD's .jsonl files"
 BLOCK_SEQUENCES = 4096  # number of sequences that are scanned at a time
+_TARGET_RULE = "every sequence must have a target"
 _make_fault = partial(DataError, rule=RULE, fix=DOWNLOAD_AGAIN)
 
 
@@ -85,6 +86,11 @@ class SparseFile:
         index at which the answer block begins, must not be behind the end of its sequence. Each
         sequence must belong to exactly one sample.
         """
+        if len(self.text.shape) != 2:  # a list, which is valid only for other arrays
+            raise _make_fault(
+                f"the shape is {self.text.shape}, but must be (sequences, tokens)",
+                where=f"{self.file}, text",
+            )
         sequences, columns = self.text.shape
         for name, shape, expected in (
             ("target", self.target.shape, (sequences, columns)),
@@ -166,7 +172,7 @@ class SparseFile:
                 raise _make_fault(
                     f"sequence {first + int(has_target.argmin())} (counted from 0) has no target",
                     where=f"{self.file}, logit_mask",
-                    rule="every sequence must have a target",
+                    rule=_TARGET_RULE,
                 )
             # ``argmax`` returns the first target in the reversed row, which is the last in the row.
             last_targets = is_target.shape[1] - 1 - is_target[:, ::-1].argmax(1)
@@ -216,7 +222,8 @@ class SparseExamples(Examples):
             raise DataError(
                 f"the sequences have {columns} tokens each",
                 where=f"{file}, text",
-                rule=f"the sequences must have the recipe's length: seq_length={self.seq_length}",
+                rule=f"the sequences must have at most seq_length={self.seq_length} tokens; they "
+                "are padded to it",
                 fix=f"set seq_length={columns}",
             )
         self.num_choices = self.stored.num_choices
@@ -235,29 +242,35 @@ class SparseExamples(Examples):
         Raises:
             DataError: there is such an id; the error has the smallest and the largest id.
         """
-        # Of each kind of ids: its name, the number of rows of its table, and the rule.
-        for name, limit, rule in (
-            (
-                "text",
-                self.vocab_size,
-                "token ids must be at least 0 and less than the recipe's vocab_size "
-                f"({self.vocab_size})",
-            ),
-            (
-                "position",
-                self.seq_length + 1,  # position ids go from 0 to ``seq_length``, both included
-                "position ids must be at least 0 and at most the recipe's seq_length "
-                f"({self.seq_length})",
-            ),
-        ):
+        for name in ("text", "position"):
             extremes = extremes_by_name[name]
-            if extremes.smallest < 0 or extremes.largest >= limit:
-                raise _make_fault(
-                    f"the numbers range from {extremes.smallest} to {extremes.largest}",
-                    where=f"{self.file}, {name}",
-                    rule=rule,
-                    fix=f"set the recipe's sizes to those of the model, or {DOWNLOAD_AGAIN}",
-                )
+            self._refuse_range(
+                name, extremes.smallest, extremes.largest, where=f"{self.file}, {name}"
+            )
+
+    def _refuse_range(self, name: str, smallest: int, largest: int, *, where: str) -> None:
+        """Refuse ids that are outside the embedding table of their kind.
+
+        Args:
+            name: of the matrix: ``position`` has position ids, the others have token ids.
+            smallest, largest: of the ids.
+            where: file and matrix, for the error.
+        """
+        if name == "position":
+            last_row = self.seq_length
+            rule = "position ids must be at least 0 and at most the recipe's seq_length "
+            rule += f"({self.seq_length})"
+        else:
+            last_row = self.vocab_size - 1
+            rule = "token ids must be at least 0 and less than the recipe's vocab_size "
+            rule += f"({self.vocab_size})"
+        if smallest < 0 or largest > last_row:
+            raise _make_fault(
+                f"the numbers range from {smallest} to {largest}",
+                where=where,
+                rule=rule,
+                fix=f"set the recipe's sizes to those of the model, or {DOWNLOAD_AGAIN}",
+            )
 
     def build_sequences(self, row: int) -> list[ChoiceSequence]:
         """Return the sequences of one sample, one for each candidate."""
@@ -274,15 +287,16 @@ class SparseExamples(Examples):
         right_candidates = [0] if stored.answers is None else stored.answers[row].tolist()
         # The check before the run has scanned the file, but a rank reads it later, when it may have
         # changed.
-        if not 0 <= text.min() <= text.max() < self.vocab_size or not is_target.any(1).all():
-            raise DataError(
-                f"the token ids range from {text.min()} to {text.max()}",
-                where=f"{self.file}, sample {row} (counted from 0)",
-                rule=(
-                    "token ids must be at least 0 and less than the recipe's vocab_size "
-                    f"({self.vocab_size}), and every sequence must have a target"
-                ),
-                fix=f"set vocab_size to that of the model, or {DOWNLOAD_AGAIN}",
+        sample = f"sample {row} (counted from 0)"
+        for name, ids in (("text", text), ("target", target), ("position", positions)):
+            self._refuse_range(
+                name, int(ids.min()), int(ids.max()), where=f"{self.file}, {name}, {sample}"
+            )
+        if not is_target.any(1).all():
+            raise _make_fault(
+                f"a sequence of {sample} has no target",
+                where=f"{self.file}, logit_mask",
+                rule=_TARGET_RULE,
             )
         sequences = []
         for number in range(end - first):
@@ -320,11 +334,12 @@ def _open_file(file: Path) -> Any:
 
 
 class _Matrix:
-    """A matrix of integers in an HDF5 file, read by rows.
+    """A matrix or a list of integers in an HDF5 file, read by rows.
 
     Args:
         file: the open HDF5 file.
-        name: of the matrix, a CSR group or a plain data set.
+        name: of the matrix, a CSR group or a plain data set. A list, such as ``mask``, may be a
+            matrix with one row or column, or a plain data set of one dimension.
 
     Raises:
         DataError: the file has no such matrix, or its arrays contradict each other.
@@ -349,6 +364,7 @@ class _Matrix:
             else:
                 self.shape = stored.shape
                 self.data = stored
+                is_valid = len(self.shape) in {1, 2}  # a list or a matrix
         except (KeyError, ValueError) as error:  # absent, or ``indptr`` does not contain numbers
             where = f"{file.filename} ({error}), {name}"
             raise _make_fault("the matrix cannot be read by rows", where=where) from None
