@@ -91,7 +91,7 @@ def test_documented_vendor_package_works(folder: Path, variables: dict[str, str]
     )
     assert process.returncode == 0, process.stdout + process.stderr
     assert re.search(r"imaginary +cpu +2 .*Imaginary X1", process.stdout)
-    assert "4 passed" in process.stdout
+    assert "4 passed" in process.stdout  # the tests of test_imaginary.py
 
     built = record.read_record(folder / "first")
     assert (built.plan.device.vendor, built.plan.nproc) == ("imaginary", 2)

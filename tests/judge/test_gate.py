@@ -276,6 +276,7 @@ def test_failed_or_refuted_runs_fail_and_others_are_judged() -> None:
         ("passed", "gate_passed"),
     ]
     assert [judgement.message.args["run"] for judgement in judgements[:2]] == ["failed", "refuted"]
+    # The status of a run that failed is its only judgement.
     judgements_alone = list(judge_against_baseline([failed], make_baseline([100.0]), []))
     assert read_verdicts(judgements_alone) == [("status", "failed", 1)]
 

@@ -78,7 +78,7 @@ def test_markdown_shows_text_literally(hostile, expected):
     assert cells.escape_markdown(hostile) == expected
 
 
-def test_a_fence_outlasts_the_fences_inside():
+def test_code_fence_is_longer_than_every_fence_in_its_text():
     assert cells.choose_code_fence("plain") == "```"
     assert cells.choose_code_fence("a\n````\nb") == "`````"
 
