@@ -79,6 +79,14 @@ def test_fault_is_written_when_it_starts_or_changes(event_log: SampleLog, tmp_pa
     ]
 
 
+def test_faults_of_tools_that_are_killed_after_the_end_are_not_written(
+    event_log: SampleLog, tmp_path: Path
+) -> None:
+    event_log.end()
+    event_log.report_fault("monitor", MonitorFault("failed", "the tool was killed"))
+    assert [event["event"] for event in read_events(tmp_path)] == ["end"]
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
     [

@@ -72,11 +72,23 @@ class SampleLog:
     writer: EventWriter
     _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
     _fault_kinds: dict[str, str] = field(default_factory=dict, init=False)  # by source
+    _has_ended: bool = field(default=False, init=False)
 
     def write(self, event: str, **fields: Any) -> None:
-        """Write one event."""
+        """Write one event; after ``end`` it is dropped."""
         with self._lock:
-            self.writer.emit(event, **fields)
+            if not self._has_ended:
+                self.writer.emit(event, **fields)
+
+    def end(self) -> None:
+        """Write the last event.
+
+        Tools that still run are killed after it. The threads that read them would report this as a
+        fault of the tools.
+        """
+        with self._lock:
+            self.writer.emit("end")
+            self._has_ended = True
 
     def report_fault(self, source: str, fault: MonitorFault) -> None:
         """Write a fault of a source if it is new or of another kind than the last one."""
@@ -288,7 +300,7 @@ class _Sampler:
             if number == 0:
                 lower_priority()
         self._take_last_readings()
-        self._log.write("end")
+        self._log.end()
 
     def _write_start(self, monitor: str | None, device_indexes: list[int]) -> None:
         """Write the ``sampling`` event: which sources are read, and how often.
