@@ -26,6 +26,7 @@ def list_commands(blocks):
 
 
 def test_trial_run_suggests_preparing_and_measuring_real_data():
+    # A trial is a run on generated data, here on one node with eight devices.
     blocks = suggest_next_steps([make_trial(nnodes=1, nproc=8)])
     assert list_commands(blocks) == [
         "trainmark prepare distilbert_sst2 --from DOWNLOADS --data data/distilbert_sst2",

@@ -35,14 +35,17 @@ HOSTILE = '<script>alert("x")</script>|a\nb\x1b[31m`c`**d**'
 
 
 def read_record(name="distilbert"):
+    """Return a golden record; that of DistilBERT ran on two A100 with 457.2 samples/s."""
     return Record.model_validate_json((GOLDEN / f"record_{name}.json").read_bytes())
 
 
 def make_record(**changes):
+    """Return the golden record of DistilBERT with other values of these top-level fields."""
     return read_record().model_copy(update=changes)
 
 
 def make_planned_record(run_id="o", **changes):
+    """Return the golden record of DistilBERT as another run, with changed fields of its plan."""
     return make_record(run_id=run_id, plan=read_record().plan.model_copy(update=changes))
 
 
@@ -167,10 +170,12 @@ def test_the_first_screen_has_few_words_and_figures():
 
 
 def test_first_screen_shows_speed_and_rating_and_limit():
+    # The same figures on other devices, so the ratio of the two is 1.
     nearest = make_record(
         run_id="h100", environment=read_record().environment | {"devices": [{"name": "H100"}] * 2}
     )
     text = " ".join(read_visible(page.build_document([make_record()], [nearest]))[0])
+    # The values of the golden record.
     assert "457 samples/s; reached acc 0.9117 (target 0.91) in 46.1 s" in text
     assert "Training speed p_train 457 samples/s 1 launch" in text
     assert "2 x H100 (your run, noisy) × 1.00" in text
@@ -348,6 +353,7 @@ def test_a_throughput_that_counts_samples_several_times_is_not_compared():
 
 def test_failed_run_shows_cause_rank_and_advice_first():
     document = page.build_document([make_failed_record()])
+    # The words of the first screen; of an item that can be unfolded, only its summary.
     text = " ".join(read_visible(document)[0])
     expected = "out of memory while building the model, rank 1: out of memory|after <2 GiB>"
     assert f"not checked against raw events {expected} What to try lower bs" in text
@@ -460,6 +466,7 @@ def test_most_limiting_rule_gives_advice_with_its_arithmetic():
     assert translate(describe_dominant_limit(make_waiting_record(0.31)), "en").startswith(
         "31% of the time was spent waiting for data"
     )
+    # The matmul rate is that of the golden record.
     assert translate(describe_dominant_limit(make_waiting_record(0.04)), "en") == (
         "Compute takes 96% of the time and runs at 41% of the device's matmul rate; "
         "no bottleneck found."
@@ -783,6 +790,7 @@ def test_several_launches_share_a_page_with_their_median():
     assert re.findall(r"^\| \\\[(\d)\\\] NVIDIA", text, re.MULTILINE) == ["1", "2", "3"]
     assert "2 of 3 launches passed" in text
     assert "excluded from every figure: third (out of memory)" in text
+    # The geometric mean of the two that passed: 457.2 and 500.
     assert "- Training speed: 478 samples/s (457 – 500 (range), 2 launches)\n" in text
     # Ids of the launches' parts do not collide.
     ids = Reader(to_page_html(*launches)).list_attributes("id")
@@ -896,6 +904,7 @@ def test_lists_and_tables_of_a_case_are_filled_from_the_run():
 
 @pytest.mark.parametrize(("higher", "words"), [(True, "expected best"), (False, "expected lowest")])
 def test_verdict_names_the_expected_best_quality(higher, words):
+    # The data of this run is generated, so the best quality that a model can reach is known.
     run = read_record("sampled")
     about = run.plan.about.model_copy(update={"higher_is_better": higher})
     run = replace_plan_fields(run, about=about)
@@ -958,7 +967,7 @@ def make_moe_record():
 
 def test_page_shows_the_gain_of_balanced_experts():
     rate = make_moe_record().figures["p_train"]
-    faster = rate.model_copy(update={"value": 1.25 * rate.value})
+    faster = rate.model_copy(update={"value": 1.25 * rate.value})  # 571.5 instead of 457.2
     # With equal loads of all experts: the upper bound of the speed of a trained router.
     bound = make_balanced_record(figures=make_moe_record().figures | {"p_train": faster})
     expected = (

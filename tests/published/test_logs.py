@@ -45,6 +45,7 @@ TOTALS = {
 
 
 def read_values(row):
+    """Return the values of a row's figures by name."""
     return {name: figure.value for name, figure in row.figures.items()}
 
 

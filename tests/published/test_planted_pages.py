@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 # The bar is 57 of 60. Not detectable: sample counts that a start of some minutes may explain.
-NUM_FOUND, NUM_PLANTED, NUM_HONEST = 57, 60, 80
+NUM_FOUND, NUM_PLANTED, NUM_CORRECT = 57, 60, 80
 
 
 def audit_page(text: str, folder: Path) -> tuple[int, set[int | None]]:
@@ -35,5 +35,5 @@ def test_planted_errors_are_found_in_their_row(tmp_path: Path) -> None:
 def test_correct_rows_are_not_flagged(tmp_path: Path) -> None:
     audits = [audit_page(text, tmp_path) for text in iterate_correct_pages()]
     # The pages have enough rows for this to mean something.
-    assert sum(rows for rows, _ in audits) >= NUM_HONEST
+    assert sum(rows for rows, _ in audits) >= NUM_CORRECT
     assert all(lines == set() for _, lines in audits)

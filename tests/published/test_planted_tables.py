@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from support.planted_tables import Document
 
 # Not detectable: twice the rate on eight devices with twice the batch of the other rows.
-NUM_FOUND, NUM_PLANTED, NUM_HONEST = 64, 65, 80
+NUM_FOUND, NUM_PLANTED, NUM_CORRECT = 64, 65, 80
 
 
 def audit_file(document: Document, folder: Path) -> tuple[int, set[int]]:
@@ -28,7 +28,7 @@ def audit_file(document: Document, folder: Path) -> tuple[int, set[int]]:
 
 
 def test_planted_errors_are_found_in_their_line(tmp_path: Path) -> None:
-    plants = list(iterate_planted_documents())
+    plants = list(iterate_planted_documents())  # files with one error each
     assert len(plants) == NUM_PLANTED
     is_error_found = [  # whether a finding is in one of the lines with the planted error
         bool(audit_file(plant.document, tmp_path)[1] & set(plant.lines)) for plant in plants
@@ -39,5 +39,5 @@ def test_planted_errors_are_found_in_their_line(tmp_path: Path) -> None:
 def test_correct_lines_are_not_flagged(tmp_path: Path) -> None:
     audits = [audit_file(document, tmp_path) for document in iterate_correct_documents()]
     # The files have enough lines for this to mean something.
-    assert sum(lines for lines, _ in audits) >= NUM_HONEST
+    assert sum(lines for lines, _ in audits) >= NUM_CORRECT
     assert all(flagged == set() for _, flagged in audits)

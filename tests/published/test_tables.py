@@ -20,6 +20,7 @@ GIB = 1024**3
 
 
 def read_file(name: str) -> files.Imported:
+    """Import a file of ``tables/``, which is laid out as published pages are."""
     return files.read_files([TABLES / name])
 
 
@@ -71,7 +72,8 @@ def test_column_for_each_precision_gives_a_row_for_each() -> None:
 def test_headers_of_four_lines_are_joined_and_options_name_the_precision() -> None:
     imported_rows = read_file("four_header_lines.md")
     assert imported_rows.unread == []
-    # The precision is in the command-line options that a cell quotes.
+    # The file has one table of four rows; a header is spread over four lines. The precision is in
+    # the command-line options that a cell quotes.
     assert [(row.precision, row.figure("p_whole")) for row in imported_rows.rows] == [
         ("fp32", 93.68),
         ("tf32", 210.53),

@@ -36,8 +36,8 @@ def analyze_text(folder: Path, text: str, **options: Any) -> Analysis:
     return analyze(str(path), Options(**{"preset": "auto"} | options))
 
 
-def read_answer(analysis: Analysis) -> tuple[float | None, str]:
-    """Return the result and its unit; None: the log has no speed."""
+def read_speed(analysis: Analysis) -> tuple[float | None, str]:
+    """Return the speed and its unit; None: the log has no speed."""
     record = analysis.record
     return (None, "") if record.JOB_FAIL_FLAG else (record.FINAL_RESULT, record.UNIT)
 
@@ -48,7 +48,7 @@ def test_reported_log_has_the_expected_speed(log: dict[str, Any]) -> None:
     # result if it has no speed; a note is only looked for if one is expected.
     options = log.get("options", {"preset": "auto"})
     analysis = analyze(str(LOGS / "reported" / log["file"]), Options(**options))
-    assert read_answer(analysis) == (log.get("result"), log.get("unit", ""))
+    assert read_speed(analysis) == (log.get("result"), log.get("unit", ""))
     assert log.get("loss") == analysis.record.LOSS_RESULT
     assert log.get("note", "") in "\n".join(analysis.figures["notes"])
 
@@ -56,7 +56,7 @@ def test_reported_log_has_the_expected_speed(log: dict[str, Any]) -> None:
 @pytest.mark.parametrize("log", TRAINERS, ids=[log["name"] for log in TRAINERS])
 def test_log_of_a_trainer_has_its_speed(tmp_path: Path, log: dict[str, Any]) -> None:
     analysis = analyze_text(tmp_path, log["text"], **log.get("options", {}))
-    assert read_answer(analysis) == (log.get("result"), log.get("unit", ""))
+    assert read_speed(analysis) == (log.get("result"), log.get("unit", ""))
 
 
 @pytest.mark.parametrize("text", KEYS["rates"])
@@ -67,15 +67,15 @@ def test_key_with_a_rate_unit_gives_its_unit_and_number_of_devices(
     # The table has the expected result with 8 devices, by which a rate of one is multiplied; a
     # result of 0 says that the key is no speed.
     result, unit = KEYS["rates"][text]
-    answer = read_answer(analyze_text(tmp_path, lines, gpu_num=8))
-    assert answer == (result or None, unit)
+    speed_and_unit = read_speed(analyze_text(tmp_path, lines, gpu_num=8))
+    assert speed_and_unit == (result or None, unit)
 
 
 @pytest.mark.parametrize("text", KEYS["step_times"]["texts"])
 def test_key_of_a_step_time_gives_its_unit_and_number_of_steps(tmp_path: Path, text: str) -> None:
     # Each text of the table says that a step takes 0.5 s.
     lines = "".join(f"iter {i}, loss 2.{i}, {text}\n" for i in range(4))
-    assert read_answer(analyze_text(tmp_path, lines)) == (2.0, "steps/s")
+    assert read_speed(analyze_text(tmp_path, lines)) == (2.0, "steps/s")
 
 
 BAR = " {percent}%|## | {done}/100 [00:{done:02d}<01:30,  1.50s/it, loss=2.3{more}]"
@@ -93,7 +93,7 @@ def draw_progress_bar(first: int, last: int, more: str = "") -> str:
 
 
 def test_progress_bar_is_read_by_its_counter_and_clock(tmp_path: Path) -> None:
-    assert read_answer(analyze_text(tmp_path, draw_progress_bar(first=0, last=50))) == (
+    assert read_speed(analyze_text(tmp_path, draw_progress_bar(first=0, last=50))) == (
         1.0,
         "steps/s",
     )
@@ -103,7 +103,7 @@ def test_each_state_of_a_progress_bar_has_its_values(tmp_path: Path) -> None:
     analysis = analyze_text(
         tmp_path, "starting\n" + draw_progress_bar(first=0, last=50, more=", tok/s=12345")
     )
-    assert read_answer(analysis) == (12345.0, "tokens/s")
+    assert read_speed(analysis) == (12345.0, "tokens/s")
     assert analysis.figures["values"] == 50
     assert str(analysis.figures["first_value"]).startswith("line 2: ")  # all states are one line
 
@@ -115,18 +115,18 @@ def test_progress_bar_after_a_resume_does_not_count_the_steps_before(tmp_path: P
         for done, clock in [(0, 0), (810, 1), (820, 11), (830, 21)]
     )
     analysis = analyze_text(tmp_path, text + "\n")
-    assert read_answer(analysis) == (1.0, "steps/s")  # 20 steps from second 1 to second 21
+    assert read_speed(analysis) == (1.0, "steps/s")  # 20 steps from second 1 to second 21
     assert "line 1 says that the run resumed" in summarize(analysis)
 
 
 def test_closing_line_after_a_resume_is_no_speed(tmp_path: Path) -> None:
     # The line at the end divides all samples, also those before the resume, by its own time.
     end = "{'train_runtime': 10.0, 'train_samples_per_second': 180.8, 'epoch': 1.0}\n"
-    assert read_answer(analyze_text(tmp_path, end)) == (180.8, "samples/s")
+    assert read_speed(analyze_text(tmp_path, end)) == (180.8, "samples/s")
     resumed = "Continuing training from checkpoint, will skip to saved global_step\n" + end
     for preset in ("auto", "transformers"):
         analysis = analyze_text(tmp_path, resumed, preset=preset)
-        assert read_answer(analysis) == (None, "")
+        assert read_speed(analysis) == (None, "")
         assert "resumed from a checkpoint (line 1)" in analysis.figures["notes"][0]
 
 
@@ -135,7 +135,7 @@ def test_printed_settings_about_resuming_and_evaluation_change_nothing(tmp_path:
     settings = "resume_from_checkpoint: None\nresume: False\neval_interval: 10\nval_loss: off\n"
     steps = "".join(f"step {i} step_time_ms: {500 if i == 1 else 100}\n" for i in range(1, 6))
     analysis = analyze_text(tmp_path, settings + steps)
-    assert read_answer(analysis) == (5.556, "steps/s")  # 5 steps in 0.9 s, the slow one with them
+    assert read_speed(analysis) == (5.556, "steps/s")  # 5 steps in 0.9 s, the slow one with them
     assert not any("resumed" in note for note in analysis.figures["notes"])
 
 
@@ -163,9 +163,9 @@ def test_values_after_a_checkpoint_are_excluded_only_if_slower(tmp_path: Path) -
         return "".join(lines)
 
     analysis = analyze_text(tmp_path, format_steps(700))
-    assert (read_answer(analysis), analysis.figures["values_left_out"]) == ((10.0, "steps/s"), 3)
+    assert (read_speed(analysis), analysis.figures["values_left_out"]) == ((10.0, "steps/s"), 3)
     analysis = analyze_text(tmp_path, format_steps(109))  # not much slower: 9 steps in 0.927 s
-    assert (read_answer(analysis), analysis.figures["values_left_out"]) == ((9.709, "steps/s"), 0)
+    assert (read_speed(analysis), analysis.figures["values_left_out"]) == ((9.709, "steps/s"), 0)
 
 
 def test_mean_of_all_values_is_weighted_like_the_mean_of_those_that_count(tmp_path: Path) -> None:
@@ -173,7 +173,7 @@ def test_mean_of_all_values_is_weighted_like_the_mean_of_those_that_count(tmp_pa
     text = "".join(line.format(step=step, rate=40) for step in range(3))
     text += "evaluation done\n" + line.format(step=3, rate=10)
     analysis = analyze_text(tmp_path, text)
-    assert (read_answer(analysis), analysis.figures["values_left_out"]) == ((40.0, "samples/s"), 1)
+    assert (read_speed(analysis), analysis.figures["values_left_out"]) == ((40.0, "samples/s"), 1)
     # Four times 64 samples, in 3 x 1.6 s and 6.4 s.
     note = "with all values included, the result would be 22.857 samples/s"
     assert note in analysis.figures["notes"]
@@ -184,7 +184,7 @@ def test_new_run_in_a_log_closes_the_one_before(tmp_path: Path) -> None:
     died = "".join(f"step: {i} tokens/s: 1000\n" for i in range(1, 6))
     second = "".join(f"step: {i} tokens/s: 2000\n" for i in range(1, 9))
     analysis = analyze_text(tmp_path, died + second)
-    assert read_answer(analysis) == (2000.0, "tokens/s")
+    assert read_speed(analysis) == (2000.0, "tokens/s")
     (note,) = (note for note in analysis.figures["notes"] if note.startswith("run 1 of 2"))
     assert "lines 1 to 5: aborted at step 5" in note
 
@@ -236,7 +236,7 @@ def test_lower_epoch_begins_a_run_even_if_lines_between_print_no_epoch(tmp_path:
         "epoch: 1 tokens/s: {rate}\ntokens/s: {rate}\nepoch: 2 tokens/s: {rate}\ntokens/s: {rate}\n"
     )
     analysis = analyze_text(tmp_path, run.format(rate=5) + run.format(rate=8))
-    assert (read_answer(analysis), analysis.figures["values"]) == ((8.0, "tokens/s"), 4)
+    assert (read_speed(analysis), analysis.figures["values"]) == ((8.0, "tokens/s"), 4)
     assert any(note.startswith("run 1 of 2, lines 1 to 4") for note in analysis.figures["notes"])
 
 
@@ -244,7 +244,7 @@ def test_epochs_of_a_known_trainer_are_one_run(tmp_path: Path) -> None:
     text = "".join(f"iter {i}: loss 2.5, time {5 + i}.00ms\n" for _ in range(3) for i in range(3))
     analysis = analyze_text(tmp_path, text)
     # Step times of 5, 6 and 7 ms.
-    assert (read_answer(analysis), analysis.figures["values"]) == ((166.667, "steps/s"), 9)
+    assert (read_speed(analysis), analysis.figures["values"]) == ((166.667, "steps/s"), 9)
 
 
 def test_training_loss_is_read_not_the_validation_loss(tmp_path: Path) -> None:
@@ -257,7 +257,7 @@ def test_ranks_that_print_out_of_order_are_one_run(tmp_path: Path) -> None:
     text = "".join(f"[rank{rank}] step: {step} tokens/s: {step * 10}\n" for step, rank in order)
     # The values of rank 0 count: 10, 20, 30 and 40.
     analysis = analyze_text(tmp_path, text)
-    assert (read_answer(analysis), analysis.figures["values"]) == ((25.0, "tokens/s"), 4)
+    assert (read_speed(analysis), analysis.figures["values"]) == ((25.0, "tokens/s"), 4)
 
 
 def test_total_of_a_job_counts_unless_the_devices_are_given(tmp_path: Path) -> None:
@@ -275,7 +275,7 @@ def test_rates_are_averaged_by_the_work_of_each_value(tmp_path: Path) -> None:
     )
     # Each line has its rate and its work: 64 samples in 6.4 s, and 64 in 1.6 s.
     analysis = analyze_text(tmp_path, lines)
-    assert (read_answer(analysis), analysis.figures["mean_by"]) == ((16.0, "samples/s"), "work")
+    assert (read_speed(analysis), analysis.figures["mean_by"]) == ((16.0, "samples/s"), "work")
     # A counter of all tokens so far gives the work of a step as its rise since the step before.
     counted = "".join(
         f"step {i} tokens/s: {rate} consumed tokens: {64 * (i + 1)}\n"
@@ -283,19 +283,19 @@ def test_rates_are_averaged_by_the_work_of_each_value(tmp_path: Path) -> None:
     )
     # The first step has no step before it, so its work is unknown and it is skipped.
     analysis = analyze_text(tmp_path, counted, skip_steps=1)
-    assert (read_answer(analysis), analysis.figures["mean_by"]) == ((16.0, "tokens/s"), "work")
+    assert (read_speed(analysis), analysis.figures["mean_by"]) == ((16.0, "tokens/s"), "work")
     # If no line gives its work, the result is the mean of the values.
     analysis = analyze_text(tmp_path, "step 1 tokens/s: 10\nstep 2 tokens/s: 40\n")
-    assert (read_answer(analysis), analysis.figures["mean_by"]) == ((25.0, "tokens/s"), "value")
+    assert (read_speed(analysis), analysis.figures["mean_by"]) == ((25.0, "tokens/s"), "value")
 
 
 def test_named_preset_is_used_even_if_another_recognizes_more_lines(tmp_path: Path) -> None:
     torchtitan = "step: 1  loss: 2.5  tps: 100  mfu: 1%\n"
     nanogpt = "".join(f"iter {i}: loss 2.5, time 100.00ms, mfu 1%\n" for i in range(9))
     analysis = analyze_text(tmp_path, nanogpt + torchtitan, preset="torchtitan")
-    assert read_answer(analysis) == (100.0, "tokens/s")
+    assert read_speed(analysis) == (100.0, "tokens/s")
     analysis = analyze_text(tmp_path, nanogpt, preset="torchtitan")
-    assert read_answer(analysis) == (None, "")
+    assert read_speed(analysis) == (None, "")
     assert analysis.figures["notes"][0].startswith("no value with preset torchtitan")
 
 
@@ -315,7 +315,7 @@ def test_log_without_a_speed_shows_its_repeated_numeric_keys(tmp_path: Path) -> 
 
 def test_speed_of_one_node_is_not_taken_as_that_of_a_device(tmp_path: Path) -> None:
     analysis = analyze_text(tmp_path, "step 1 tokens/s/node: 100\n", gpu_num=16)
-    assert read_answer(analysis) == (100.0, "tokens/s")
+    assert read_speed(analysis) == (100.0, "tokens/s")
     # The number of nodes is not known, so nothing is multiplied.
     assert any("of one node" in note for note in analysis.figures["notes"])
 
@@ -323,7 +323,7 @@ def test_speed_of_one_node_is_not_taken_as_that_of_a_device(tmp_path: Path) -> N
 def test_byte_order_mark_and_other_separators_split_no_line(tmp_path: Path) -> None:
     text = "\ufeffips: 5 samples/s\r\nnote\u2028a\x0bb\x85c\r\nips: 7 samples/s\r\n"
     analysis = analyze_text(tmp_path, text, preset=None, keyword="ips:", skip_steps=1)
-    assert read_answer(analysis) == (7.0, "samples/s")
+    assert read_speed(analysis) == (7.0, "samples/s")
     assert analysis.figures["first_value"] == "line 3: ips: 7 samples/s"
 
 
@@ -333,15 +333,15 @@ def test_steps_per_value_needs_values_that_are_times(tmp_path: Path) -> None:
         analyze_text(tmp_path, text, steps_per_value=10)
     # 10 steps in 5 s.
     analysis = analyze_text(tmp_path, "step 10 time 5 s\n", steps_per_value=10)
-    assert read_answer(analysis) == (2.0, "steps/s")
+    assert read_speed(analysis) == (2.0, "steps/s")
 
 
 def test_events_and_steps_of_one_log_give_the_wall_time_of_the_events(tmp_path: Path) -> None:
     events = (LOGS / "reported/mllog_two_attempts.txt").read_text()
     steps = "step: 1  loss: 2.5  tps: 100  mfu: 1%\n"
     # 262,144 samples in 600 s; step lines count only if their preset is named.
-    assert read_answer(analyze_text(tmp_path, steps + events)) == (436.907, "samples/s")
-    assert read_answer(analyze_text(tmp_path, steps + events, preset="torchtitan")) == (
+    assert read_speed(analyze_text(tmp_path, steps + events)) == (436.907, "samples/s")
+    assert read_speed(analyze_text(tmp_path, steps + events, preset="torchtitan")) == (
         100.0,
         "tokens/s",
     )
@@ -396,5 +396,5 @@ def test_counter_with_a_clock_gives_steps_per_second(tmp_path: Path, num_lines: 
         for n in range(1, num_lines + 1)
     ]
     analysis = analyze_text(tmp_path, "".join(lines))
-    assert read_answer(analysis) == (2.0, "steps/s")
+    assert read_speed(analysis) == (2.0, "steps/s")
     assert "falls" not in summarize(analysis)
