@@ -420,7 +420,12 @@ def test_addresses_are_relative_and_names_are_safe():
     assert re.fullmatch("[0-9a-f]{24}", make_safe_file_name("../../etc"))
 
 
-def test_published_rows_are_listed_without_a_page(tmp_path):
+@pytest.fixture
+def index_with_rows(tmp_path):
+    """Return an index of the user's own run ``a`` of toy and of ``imported/rows.csv``.
+
+    The file has the published rows of two machines, one of them of toy.
+    """
     runs = tmp_path / "runs"
     database = make_index(
         runs, ("a", make_document("a", plan__case="toy", figures={"p_train": 100.0}))
@@ -429,12 +434,15 @@ def test_published_rows_are_listed_without_a_page(tmp_path):
     table = "configuration,model,precision,p_train\nA100 1x8,toy,fp32,5000\nH100 1x8,GNMT,fp16,70\n"
     (runs / "imported" / "rows.csv").write_text(table)
     database.refresh()
-    # The rows of the file are in the index beside the user's own run a.
+    return database
+
+
+def test_published_rows_are_listed_without_a_page(index_with_rows, tmp_path):
     listing = list_runs(
-        database, ["status=imported"], columns=["case", "device", "world", "p_train"]
+        index_with_rows, ["status=imported"], columns=["case", "device", "world", "p_train"]
     )
     assert sorted(listing.rows) == [["GNMT", "H100", 8, 70.0], ["toy", "A100", 8, 5000.0]]
-    writing.write_site(database, tmp_path / "site")
+    writing.write_site(index_with_rows, tmp_path / "site")
     rows = read_page(tmp_path / "site" / "index.html")
     assert "imported/rows.csv:2" in " ".join(rows.texts)
     assert not [x for x in rows.list_values("a", "href") if "rows.csv" in x]
@@ -442,20 +450,26 @@ def test_published_rows_are_listed_without_a_page(tmp_path):
     assert "5,000" in case
     assert "imported/rows.csv:2" in case
     assert len([*(tmp_path / "site" / "runs").iterdir()]) == 2  # page and record of run a
-    # A row without the figure of the speed has no speed, not the speed 0.
+
+
+def test_published_row_without_the_figure_of_speed_has_a_dash_and_not_zero(
+    index_with_rows, tmp_path
+):
     table = "configuration,model,precision,p_whole\nB200 1x8,toy,fp32,4000\n"
-    (runs / "imported" / "other.csv").write_text(table)
-    database.refresh()
-    writing.write_site(database, tmp_path / "site")
+    (tmp_path / "runs" / "imported" / "other.csv").write_text(table)
+    index_with_rows.refresh()
+    writing.write_site(index_with_rows, tmp_path / "site")
     case_page = (tmp_path / "site" / "cases" / "toy.html").read_text()
     row = next(text for text in re.findall("<tr>.*?</tr>", case_page) if "B200" in text)
     assert ">–</td>" in row
     assert ">0</td>" not in row
-    # Published rows disappear with their files.
-    (runs / "imported" / "other.csv").unlink()
-    (runs / "imported" / "rows.csv").unlink()
-    database.refresh()
-    assert list_runs(database, ["status=imported"]).total == 0
+
+
+def test_published_rows_disappear_with_their_file(index_with_rows, tmp_path):
+    assert list_runs(index_with_rows, ["status=imported"]).total == 2
+    (tmp_path / "runs" / "imported" / "rows.csv").unlink()
+    index_with_rows.refresh()
+    assert list_runs(index_with_rows, ["status=imported"]).total == 0
 
 
 def list_single_class_rules(sheet):
