@@ -351,7 +351,7 @@ def test_time_between_windows_belongs_to_no_window(sync_device: SyncDevice) -> N
         window_steps=2,
     )
     loop.run()
-    windows = sum(item["end_ns"] - item["start_ns"] for item in events.named("window"))
-    trained = events.written[-1]
+    windows_ns = sum(item["end_ns"] - item["start_ns"] for item in events.named("window"))
+    (trained,) = events.named("trained")
     # Three steps of 100 ns, and 70 ns until the end of the epoch is known.
-    assert (windows, trained["end_ns"] - trained["start_ns"]) == (300, 370)
+    assert (windows_ns, trained["end_ns"] - trained["start_ns"]) == (300, 370)

@@ -75,7 +75,7 @@ def make_tensors() -> dict[str, torch.Tensor]:
 
 
 @pytest.mark.parametrize("name", [name for name in make_tensors() if name != "empty"])
-def test_checksum_of_a_tensor_depends_on_every_bit(name: str) -> None:
+def test_smallest_change_of_any_element_changes_the_checksum_of_its_tensor_alone(name: str) -> None:
     checked_tensors = make_tensors()
     digest = TensorDigest(checked_tensors)
     before = digest.compute_sums()
@@ -84,7 +84,7 @@ def test_checksum_of_a_tensor_depends_on_every_bit(name: str) -> None:
     tensor = checked_tensors[name]
     for index in product(*map(range, tensor.shape)):  # () for a scalar
         old = tensor[index].clone()
-        tensor[index] = torch.nextafter(old, old.new_tensor(torch.inf))  # changes the last bit
+        tensor[index] = torch.nextafter(old, old.new_tensor(torch.inf))  # the next number
         after = digest.compute_sums()
         assert {key for key in before if after[key] != before[key]} == {name}
         tensor[index] = old
@@ -101,7 +101,7 @@ class FakeDigest:
     sums_taken: int = 0
 
     def sample(self) -> bytes:
-        self.clock.advance(5)
+        self.clock.advance(5)  # nanoseconds that the sampled elements take
         return bytes([self.sampled])
 
     def compute_sums(self) -> dict[str, int]:
@@ -132,12 +132,13 @@ def test_change_outside_the_sampled_elements_is_found_by_checksums() -> None:
         check.check_window(first_step=step, steps=1)
     # At the start, and for each window, as no sampled element changed (``sampled``).
     assert digest.sums_taken == 1 + 5
-    assert check.take_ns() == 5 * (5 + 100)  # the samples and the sums of each window
+    # In each of 5 windows, the fake digest takes 5 ns for the samples and 100 ns for the sums.
+    assert check.take_ns() == 5 * (5 + 100)
     assert check.take_ns() == 0  # the time was taken
 
 
 @pytest.mark.parametrize("exact", [False, True])
-def test_a_window_without_change_fails_once_its_start_is_known_exactly(exact: bool) -> None:
+def test_window_without_change_fails_if_exact_sums_at_its_start_are_known(exact: bool) -> None:
     check, digest, updates = make_check()
     # The first window has an update that changes sampled elements, which is proof enough: exact
     # sums are only taken if they are asked for. Later updates change nothing.
@@ -157,7 +158,7 @@ def test_a_window_without_change_fails_once_its_start_is_known_exactly(exact: bo
         "first": first + 1,
         "last": first + 10,
         "updates": 10,
-        "parameters": 2,
+        "parameters": 2,  # of the fake digest: weight and bias
     }
 
 
@@ -171,6 +172,7 @@ def test_windows_whose_steps_were_all_dropped_may_change_nothing() -> None:
     check.check_window(first_step=20, steps=10)
     assert check.end() == {
         "changed": {"weight": True, "bias": False},
+        # ``make_check`` watches the gradients of no parameter, and only sums of those are given.
         "gradients": {},
         "sums": {},
     }
@@ -185,7 +187,7 @@ def take_step_with(
     torch.optim.AdamW(list(weights.values()), lr=0.1, weight_decay=0.5).step()
 
 
-def test_gradients_are_checked_in_the_first_steps_of_any_optimizer() -> None:
+def test_gradients_are_watched_in_the_first_steps_of_the_optimizer_of_the_weights() -> None:
     weights = {name: torch.ones(3, requires_grad=True) for name in ("seen", "late", "zero", "none")}
     watch = GradientWatch(weights, num_steps=2)
     nonzero, zero = torch.tensor([0.0, 0.0, 1.0]), torch.zeros(3)

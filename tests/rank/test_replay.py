@@ -230,13 +230,14 @@ def test_all_ranks_run_the_control_repeat_if_one_differs(sync_device: SyncDevice
     assert (replay["repeats"], replay["control"]) == (3, "not_deterministic")
 
 
-def test_window_with_a_loss_that_is_not_finite_is_repeated_first(sync_device: SyncDevice) -> None:
+def test_window_with_a_loss_that_is_not_finite_is_repeated_before_the_run_fails(
+    sync_device: SyncDevice,
+) -> None:
     micros = [Micro()] * 6 + [Micro(loss=float("nan"))] * 2
 
     with pytest.raises(DivergedError):
         run_loop(sync_device, [micros])
 
-    # Before the run ends with the error.
     assert sync_device.calls.count("emit replay") == 1
 
 
@@ -244,7 +245,8 @@ def test_first_difference_is_that_of_the_earliest_step_and_part() -> None:
     usual = [make_digest(1.0), make_digest(0.5)]
 
     assert find_difference(usual, usual) is None
-    # Within a step the weights before it come first, then the loss, then the gradients.
+    # Within a step the weights before it come first, then the loss, then the gradients. Steps in a
+    # ``BitDifference`` count from 1, ``first_step`` from 0.
     assert find_difference(
         usual, [make_digest(1.0), make_digest(0.25, gradient=1)]
     ) == BitDifference(step=2, part="loss")

@@ -12,8 +12,8 @@ from trainmark.rank.watch import StepWatch
 from trainmark.recipe import Precision
 
 
-def test_shards_of_parameters_are_counted_and_clipped(tmp_path):
-    """A group of one rank is enough for sharded tensors."""
+def test_matmuls_of_sharded_parameters_are_counted_and_their_gradients_clipped(tmp_path):
+    """The watch sees sharded tensors, for which a group of one rank is enough."""
     torch.distributed.init_process_group(
         "gloo", init_method=f"file://{tmp_path / 'meet'}", rank=0, world_size=1
     )
@@ -27,7 +27,7 @@ def test_shards_of_parameters_are_counted_and_clipped(tmp_path):
             for weight in weights:
                 (weight @ weight.T).sum().backward()
             norm = torch.nn.utils.clip_grad_norm_(weights, 1.0, foreach=True)
-        assert norm > 1.0  # so it did clip
+        assert norm > 1.0  # the norm before clipping: so it did clip
         # 2 weights, 3 matmuls (one forward, two backward), 2 FLOPs, sizes 8 x 4 x 8.
         assert watch.flops["float32"] >= 2 * 3 * 2 * 8 * 4 * 8
     finally:
@@ -54,7 +54,7 @@ def test_attention_kernel_that_ran_is_recorded():
         (torch.float16, {"fp16"}),
     ],
 )
-def test_precision_has_the_types_of_its_autocast(dtype, precisions):
+def test_matmul_in_the_types_of_a_precision_is_no_change_from_it(dtype, precisions):
     matrix = torch.ones(16, 16, dtype=dtype)
     with StepWatch(flags=dict) as watch:  # ``dict``: there are no flags to note
         matrix @ matrix

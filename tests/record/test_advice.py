@@ -62,10 +62,13 @@ def test_out_of_device_memory_has_memory_advice(
     assert list_advice_codes(make_failed_record("oom", OOM, **recipe)) == expected
 
 
-@pytest.mark.parametrize(("now", "advised"), [(False, "true"), ("none", "full")])
-def test_recomputing_is_advised_by_the_values_of_the_case(now: Any, advised: str) -> None:
+# Some cases turn recomputing on and off; others name what is recomputed.
+@pytest.mark.parametrize(("current", "advised"), [(False, "true"), ("none", "full")])
+def test_recomputing_is_advised_with_a_value_that_the_field_takes(
+    current: Any, advised: str
+) -> None:
     record = make_failed_record(
-        "oom", OOM, micro_batch_size=1, precision="bf16", checkpoint_activations=now
+        "oom", OOM, micro_batch_size=1, precision="bf16", checkpoint_activations=current
     )
     (advice, _) = advise(record)  # the other one is more memory
     assert advice == message("try.checkpoint_activations", value=advised)
@@ -133,10 +136,10 @@ def test_stopped_run_is_advised_to_resume_only_from_a_checkpoint(
         ("diverged", message("loss_not_finite"), "diverged", {}),
     ],
 )
-def test_program_of_the_users_own_has_no_recipe(
+def test_advice_for_a_users_own_program_names_no_recipe_field(
     kind: str, cause: Message, code: str, args: dict[str, str]
 ) -> None:
-    # A program that was measured from outside: advice cannot name recipe fields.
+    # A program that was measured from outside has no recipe.
     spec = WitnessSpec(name="mine", precision="fp32", step=StepWork(samples=8))
     witness = Witness(spec=spec, command=("python",), folder="/", starts_ranks=False)
     made = make_failed_record(kind, cause, timeout_s=3600.0)

@@ -24,6 +24,7 @@ from trainmark.record.record import FigureEntry
 from trainmark.spec import message
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from trainmark.events.timeline import RunTimeline
@@ -39,19 +40,28 @@ def plan() -> Plan:
 
 
 def make_rank_events(
-    samples: list[int], *, of_all: list[int], changed: list[str], **more: Any
+    samples: list[int],
+    *,
+    of_all: list[int],
+    changed: list[str],
+    unchanged: Sequence[str] = (),
+    updates: int | None = None,
+    evaluations: Sequence[dict[str, Any]] = (),
+    **window_fields: Any,
 ) -> list[dict[str, Any]]:
-    """Return a rank that takes one step a second, all measured.
+    """Return the events of a rank that takes one step a second, all measured.
 
     Args:
         samples: of each step on this rank.
         of_all: what the rank reports as the samples of each step on all ranks.
         changed: names of the parameters that changed.
-        more: ``unchanged`` (names of parameters), ``updates`` (of the optimizer), ``evaluations``
-            (events), ``samples_per_epoch``, and other fields of the window.
+        unchanged: names of those that did not.
+        updates: number of the optimizer's updates; None: one in each step.
+        evaluations: events that follow the window.
+        window_fields: other fields of the event of the window.
     """
-    unchanged, updates = more.pop("unchanged", []), more.pop("updates", len(samples))
-    evaluations = more.pop("evaluations", [])
+    if updates is None:
+        updates = len(samples)
     end = len(samples) * S
     return [
         make_event(
@@ -59,7 +69,7 @@ def make_rank_events(
             0,
             device={"name": "Fake"},
             matmul_flops_per_second=1e3,
-            samples_per_epoch=more.pop("samples_per_epoch", None),
+            samples_per_epoch=None,
         ),
         make_window(
             0,
@@ -68,7 +78,7 @@ def make_rank_events(
             samples=samples,
             step_samples=of_all,
             loss=[1.0 / (step + 1) for step in range(len(samples))],
-            **more,
+            **window_fields,
         ),
         *evaluations,
         make_event(
@@ -93,8 +103,9 @@ def compute_run_figures(timeline: RunTimeline) -> dict[str, FigureEntry]:
 
 
 def find_cause(plan: Plan, timeline: RunTimeline) -> tuple[str, dict[str, Any]] | None:
-    why = find_broken_rule(plan, timeline, compute_run_figures(timeline))
-    return None if why is None else (why.message.code, why.message.args)
+    """Return code and arguments of the first rule that a run breaks; None: it breaks none."""
+    broken_rule = find_broken_rule(plan, timeline, compute_run_figures(timeline))
+    return None if broken_rule is None else (broken_rule.message.code, broken_rule.message.args)
 
 
 def test_ranks_that_share_a_step_unevenly_agree(plan: Plan, tmp_path: Path) -> None:
@@ -108,7 +119,8 @@ def test_ranks_that_share_a_step_unevenly_agree(plan: Plan, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
-    # Of each rank: the samples of its steps, and what it reports as those of all ranks.
+    # Of each rank: the samples of its steps, and what it reports as those of all ranks. The recipe
+    # allows micro-batches of 64, so 128 samples in a step of two ranks.
     ("samples", "of_all", "expected"),
     [
         ([[64, 10], [64, 10]], [[128, 19]] * 2,
@@ -139,9 +151,9 @@ def test_more_tokens_than_sequences_can_hold_fail_the_run(plan: Plan, tmp_path: 
     recipe = {**plan.recipe, "seq_length": 8}
     plan_with_length = plan.model_copy(update={"recipe": recipe})
     # 64 sequences of 8 tokens hold at most 512 tokens, padding included.
-    more = {"sequences": 64, "tokens": 300, "tokens_padded": 513}
+    counts = {"sequences": 64, "tokens": 300, "tokens_padded": 513}
     run_timeline = read_timeline(
-        tmp_path, make_rank_events([64], of_all=[64], changed=["a"], **more)
+        tmp_path, make_rank_events([64], of_all=[64], changed=["a"], **counts)
     )
     assert find_cause(plan_with_length, run_timeline) == (
         "tokens_above_length",
@@ -172,11 +184,11 @@ def test_parameter_changed_by_no_rank_is_named(
         for _ in range(2)
     ]
     # A single update may leave a parameter as it was; of the names, three are printed.
-    finding = find_cause(plan, read_timeline(tmp_path, *ranks))
-    assert (finding and finding[0]) == code
+    cause = find_cause(plan, read_timeline(tmp_path, *ranks))
+    assert (None if cause is None else cause[0]) == code
     if code == "parameters_never_changed":
-        assert finding is not None
-        assert finding[1] == {
+        assert cause is not None
+        assert cause[1] == {
             "names": "layer0, layer1, layer2",
             "number": 5,
             "parameters": 6,
@@ -213,9 +225,9 @@ def test_rows_missing_from_an_evaluation_are_a_finding(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("flops", "doubted"), [(2_000.0, False), (2_002.0, True)])
 def test_more_flops_than_preflight_measured_are_doubted(
-    plan: Plan, tmp_path: Path, flops: float, doubted: bool
+    tmp_path: Path, flops: float, doubted: bool
 ) -> None:
-    # Two steps of a second; preflight measured 1e3 FLOP/s.
+    # Two steps of a second, and a matmul rate of 1e3 FLOP/s that was measured before training.
     events = make_rank_events([10, 10], of_all=[10, 10], changed=["a"], model_flops=flops)
     findings = list_doubts(read_timeline(tmp_path, events))
     assert [finding.code for finding in findings] == (["flops_above_preflight"] if doubted else [])
@@ -234,12 +246,16 @@ def test_a_graph_compiled_after_the_warm_up_is_noted(tmp_path: Path) -> None:
     )
 
 
-def make_ranks_with_rates(*rates: float | None, last: str = "X1") -> list[Any]:
-    """Return a rank for each matmul rate, in FLOP/s; the last one's device is a ``last``."""
+def make_ranks_with_rates(*rates: float | None, last_device: str = "X1") -> list[Any]:
+    """Return the events of a rank for each matmul rate in FLOP/s, None if it was not measured.
+
+    Args:
+        last_device: name of the last rank's device; those of the others are called ``X1``.
+    """
     ranks = []
     for number, rate in enumerate(rates):
         facts, *other_events = make_rank_events([8], of_all=[8 * len(rates)], changed=["a"])
-        name = last if number == len(rates) - 1 else "X1"
+        name = last_device if number == len(rates) - 1 else "X1"
         changed = {"device": {"name": name}, "matmul_flops_per_second": rate}
         ranks.append([facts | changed, *other_events])
     return ranks
@@ -253,12 +269,12 @@ def make_ranks_with_rates(*rates: float | None, last: str = "X1") -> list[Any]:
         (make_ranks_with_rates(94e12, 100e12), [(0, 94.0, 100.0)]),
         (make_ranks_with_rates(100e12, 80e12, 98e12, 96e12), [(1, 80.0, 98.0)]),
         (make_ranks_with_rates(100e12, 50e12, 60e12), [(1, 50.0, 60.0)]),
-        (make_ranks_with_rates(100e12, 50e12, last="X2"), []),
+        (make_ranks_with_rates(100e12, 50e12, last_device="X2"), []),
         (make_ranks_with_rates(100e12, None), []),
     ],
 )
 def test_a_device_slower_than_its_siblings_is_doubted(
-    plan: Plan, tmp_path: Path, ranks: list[Any], slow: list[tuple[int, float, float]]
+    tmp_path: Path, ranks: list[Any], slow: list[tuple[int, float, float]]
 ) -> None:
     # ``slow``: rank, its TFLOP/s, and the median of the other ranks with the same device, of which
     # it is more than 5% short.
@@ -292,11 +308,11 @@ def make_evaluation(value: float, samples: int = 1000, **scores: Any) -> dict[st
         samples: number of validation rows of all ranks.
         scores: other values of fields of ``Scored``.
     """
-    known = {
+    usual_scores = {
         "rows": 500,
-        "keys": 500,
-        "digest": 7,
-        "distinct": 500,
+        "keys": 500,  # rows that have a key; equal rows have equal keys
+        "digest": 7,  # sum of the keys
+        "distinct": 500,  # different keys
         "known": 64,  # training rows that the rank had noted
         "trained": 0,  # those of them that it scored
         "total": 400.0,  # over the weight: a mean of 0.8
@@ -313,7 +329,7 @@ def make_evaluation(value: float, samples: int = 1000, **scores: Any) -> dict[st
         samples=samples,
         detail={},
         target_reached=False,
-        scores=known | scores,
+        scores=usual_scores | scores,
     )
 
 
@@ -383,7 +399,8 @@ def test_wrong_evaluation_over_ranks_is_named(
     second: dict[str, Any],
     expected: tuple[str, Any],
 ) -> None:
-    # In the last case, 8 of the scored rows are training rows: of 128 that the ranks know.
+    # ``number``: of the evaluation, from 1. In the last case, 8 of the scored rows are training
+    # rows: of 128 that the ranks know.
     assert find_cause(plan, make_two_ranks(tmp_path, first, second)) == expected
 
 

@@ -69,6 +69,7 @@ def list_emitted() -> list[tuple[str, str, set[str] | None]]:
             for expression in expressions:
                 code = derive_code_pattern(expression)
                 if code is not None:  # otherwise the code comes from a table
+                    # The syntax tree has ``**arguments`` as a keyword with the name None.
                     calls.append((place, code, None if None in names else names))
     return calls
 

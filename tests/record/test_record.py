@@ -172,10 +172,12 @@ def test_a_quality_above_the_best_possible_is_noted(run_dir: Path) -> None:
     )
 
 
-def test_a_best_quality_above_one_is_no_share_of_samples(run_dir: Path) -> None:
+def test_quality_is_not_checked_against_a_best_quality_above_one(run_dir: Path) -> None:
     plan_file = run_dir / "plan.json"
     plan = json.loads(plan_file.read_text())
-    plan["data"]["best_quality"] = 27.3  # a BLEU score, for example
+    # A BLEU score, for example. The check needs a share of correct samples, to know by how much
+    # chance can exceed it.
+    plan["data"]["best_quality"] = 27.3
     plan_file.write_text(json.dumps(plan))
     change_events(run_dir, "evaluate", value=28.0)
     assert "quality_above_best" not in list_finding_codes(run_dir)
@@ -212,7 +214,7 @@ def test_the_environment_names_no_variable_outside_the_list(
     monkeypatch.setenv("FAKE_VISIBLE_DEVICES", "0,1")
     monkeypatch.setenv("FCCL_DEBUG", "INFO")
     monkeypatch.setenv("XFCCL_DEBUG", "INFO")
-    # The vendor's list of variables; * stands for any end, not for a begin.
+    # The vendor's list of variables. FCCL_* matches all names that begin with FCCL_ alone.
     vendor = FakeVendor(recorded_variables=("FAKE_VISIBLE_DEVICES", "FAKE_UNSET", "FCCL_*"))
     collected = environment.describe_environment(os.environ, vendor)
     assert collected["variables"]["OMP_NUM_THREADS"] == "3"

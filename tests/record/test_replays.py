@@ -131,7 +131,8 @@ def test_equal_repeats_are_counted_and_raise_no_finding(measure_replays: Any) ->
 
 
 def test_rank_whose_gradient_differs_first_is_named_with_its_node(measure_replays: Any) -> None:
-    # The reduction gives all ranks a wrong gradient: their weights of the next step follow.
+    # Rank 2 is on node 1, as a node has two ranks. The reduction gives all ranks its wrong
+    # gradient, so their weights differ in the next step.
     follows = Difference(step=7, part="weight", tensor="head")
     measurement = measure_replays(
         [make_replay(follows)],

@@ -150,7 +150,7 @@ def test_corrected_errors_are_a_finding_that_keeps_the_grade(tmp_path: Path) -> 
     assert finding not in record.trust.reasons
 
 
-def test_uncorrected_errors_and_faults_are_not_to_be_quoted(tmp_path: Path) -> None:
+def test_uncorrected_errors_and_faults_give_the_grade_do_not_quote(tmp_path: Path) -> None:
     record = build_record(
         tmp_path, make_lines_with_errors({"ecc_uncorrected": [2]}, fault="Xid 48")
     )
@@ -189,6 +189,7 @@ def test_estimated_energy_is_marked_in_record_and_export(tmp_path: Path) -> None
     assert float(cells["estimated_energy_to_target_j"]) == pytest.approx(2 * 400 * 5)
     assert float(cells["estimated_energy_per_sample_j"]) == pytest.approx(2 * 400 * 3.625 / 2048)
     assert cells["monitor"] == "nvml 13.580"
+    # The temperature is 50 + t degrees at t seconds: the highest is that of the last window's end.
     assert (cells["power_W"], cells["temperature_c"]) == ("400.0", "59.625")
     note = record.figures["estimated_energy_to_target"].note
     assert note is not None

@@ -117,9 +117,9 @@ def test_a_rank_that_begins_its_windows_first_and_waits_in_them_is_not_slow(
 ) -> None:
     # The first step of a window is longer for the rank that begins it earlier; the other steps,
     # and the windows, are equally long.
-    windows = [
-        make_window(0, 900 * MS, step_ns=[first * MS] + [100 * MS] * 7, samples=[4] * 8)
+    windows_of_ranks = [
+        [make_window(0, 900 * MS, step_ns=[first * MS] + [100 * MS] * 7, samples=[4] * 8)] * 3
         for first in (180, 200)
     ]
-    run = write_run(tmp_path / "run", [launch_event()], [windows[0]] * 3, [windows[1]] * 3)
+    run = write_run(tmp_path / "run", [launch_event()], *windows_of_ranks)
     assert list_slow_ranks(run, ranks=2, nproc=1) == []

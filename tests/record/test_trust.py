@@ -168,5 +168,5 @@ def test_reason_of_several_launches_has_the_worst_value() -> None:
         message("not_steady", drift=3.1),
         message("trust_cv", cv=0.54),
     ]
-    # Faster by more than the others are slower.
+    # Of steps that became 20% slower and 40% faster, the larger change is the worse one.
     assert grade_repeats(launches[:2]).reasons[0] == message("not_steady", drift=-0.4)

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 def run_dir(tmp_path: Path) -> Path:
     """Return a run that passed, with its record."""
     folder = tmp_path / "run"
-    agent = make_event("ranks_ended", 13 * S, failures=[])
-    write_run(folder, [launch_event(), agent], rank_events())
+    ranks_ended = make_event("ranks_ended", 13 * S, failures=[])
+    write_run(folder, [launch_event(), ranks_ended], rank_events())
     (folder / "plan.json").write_bytes((GOLDEN / "plan_toy.json").read_bytes())
     record.write_record(reduce.reduce(folder), folder)
     return folder
@@ -45,7 +45,7 @@ def edit_json(path: Path, *keys: str, value: Any) -> None:
 
 
 def list_disagreements(run_dir: Path) -> list[tuple[str, dict[str, Any]]]:
-    """Return codes and arguments of what the evidence of a run says against its record."""
+    """Return codes and arguments of the contradictions between a run's record and evidence."""
     return [
         (item.code, item.args)
         for item in verify.verify_evidence(record.read_record(run_dir), run_dir)
@@ -89,9 +89,9 @@ def test_tenfold_throughput_is_reported_first_and_fails(run_dir: Path, cli: Any)
     assert "evidence" not in out
     edit_json(run_dir / "record.json", "figures", "p_train", "value", value=2560.0)
     code, out, err = cli("report", run_dir)
-    found_first = "figures.p_train.value is 2560 in the record, but 256 when recomputed"
+    first_difference = "figures.p_train.value is 2560 in the record, but 256 when recomputed"
     assert code == 1
-    assert found_first in " ".join(out.split())
+    assert first_difference in " ".join(out.split())
     assert "does not match its raw events" in err
     # Every form says so, and every command fails.
     forms = [("report", "--format", form) for form in ("md", "html")]
@@ -120,13 +120,13 @@ def test_evidence_of_another_size_is_altered_and_not_hashed(
     run_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hashed = []
+    hash_file = reduce.describe_evidence
 
-    def describe(path: Path) -> Evidence:
+    def note_and_hash(path: Path) -> Evidence:
         hashed.append(path.name)
-        return describe_evidence(path)
+        return hash_file(path)
 
-    describe_evidence = reduce.describe_evidence
-    monkeypatch.setattr(reduce, "describe_evidence", describe)
+    monkeypatch.setattr(reduce, "describe_evidence", note_and_hash)
     file = run_dir / "events.rank0.jsonl"
     with file.open("ab") as events:
         events.truncate(file.stat().st_size + 1)  # one byte longer

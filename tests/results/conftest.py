@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 def run_dir(tmp_path: Path) -> Path:
     """Return the directory of a run that passed, with its record and a log."""
     folder = tmp_path / "run"
-    agent = make_event("ranks_ended", 13 * S, failures=[])
-    write_run(folder, [launch_event(), agent], rank_events())
+    ranks_ended = make_event("ranks_ended", 13 * S, failures=[])
+    write_run(folder, [launch_event(), ranks_ended], rank_events())
     (folder / "plan.json").write_bytes((GOLDEN / "plan_toy.json").read_bytes())
     (folder / "log.rank0.txt").write_text("step 1\n")
     record.write_record(reduce.reduce(folder), folder)

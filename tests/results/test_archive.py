@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import zipfile
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -76,8 +77,6 @@ def test_changed_byte_anywhere_in_a_file_is_found(packed: Path) -> None:
 
 
 def test_figures_that_contradict_their_evidence_are_found(packed: Path) -> None:
-    from hashlib import sha256
-
     with zipfile.ZipFile(packed) as zipped:
         document = json.loads(zipped.read("1-toy/record.json"))
         files = json.loads(zipped.read("manifest.json"))["files"]
@@ -93,7 +92,7 @@ def test_figures_that_contradict_their_evidence_are_found(packed: Path) -> None:
     assert "evidence_disagrees" in broken
 
 
-FILE = {"name": "1-toy/record.json", "bytes": 1, "sha256": "0" * 64}
+VALID_ENTRY = {"name": "1-toy/record.json", "bytes": 1, "sha256": "0" * 64}  # of the manifest
 
 
 @pytest.mark.parametrize(
@@ -103,12 +102,8 @@ FILE = {"name": "1-toy/record.json", "bytes": 1, "sha256": "0" * 64}
         {"files": []},
         {"more": 1},  # an unknown key
         *(
-            {"files": [FILE | {"name": name}]}
-            for name in (
-                "../x.txt",
-                "/etc/passwd",
-                "1-toy/../x",
-            )
+            {"files": [VALID_ENTRY | {"name": name}]}
+            for name in ("../x.txt", "/etc/passwd", "1-toy/../x")  # each leaves its folder
         ),
     ],
 )
@@ -119,10 +114,9 @@ def test_invalid_manifest_is_refused(packed: Path, manifest: dict[str, Any]) -> 
         with zipfile.ZipFile(packed) as zipped:
             items = dict.fromkeys((x for x in zipped.namelist() if "/" in x), None)
         items |= dict.fromkeys(names, b"x")
-    with pytest.raises(archive.BundleError) as refused:
-        archive.unpack_temporarily(
-            write_changed_bundle(packed, items=items, manifest=manifest)
-        ).__enter__()
+    changed = write_changed_bundle(packed, items=items, manifest=manifest)
+    with pytest.raises(archive.BundleError) as refused, archive.unpack_temporarily(changed):
+        pass
     assert refused.value.exit_code == 2
     assert str(refused.value.where).startswith(str(packed))
 
@@ -145,8 +139,8 @@ def test_invalid_archive_is_refused(tmp_path: Path, packed: Path) -> None:
     # An empty file, a ZIP file without entries, and one that was cut off.
     for content in (b"", b"PK\5\6" + bytes(18), packed.read_bytes()[:-30]):
         path.write_bytes(content)
-        with pytest.raises(RecordError):
-            archive.unpack_temporarily(path).__enter__()
+        with pytest.raises(RecordError), archive.unpack_temporarily(path):
+            pass
 
 
 @pytest.mark.parametrize("manifest", [None, b"{", b""])
@@ -170,7 +164,7 @@ def test_changed_byte_in_the_directory_of_the_archive_is_found(packed: Path) -> 
         changed[content.index(name, directory)] ^= 1
         packed.write_bytes(changed)
         assert verify_bundle(packed) == (1, ["bundle_altered"])
-    # The offset of an entry is 4 bytes before its name.
+    # The offset of an entry is the 4 bytes before its name; this one is its highest byte.
     changed = bytearray(content)
     changed[content.index(b"1-toy/plan.json", directory) - 1] ^= 0x80
     packed.write_bytes(changed)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import getpass
 import json
 import shutil
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 KIND = "OPENSSH PRIVATE KEY-----"
 KEY = f"-----BEGIN {KIND}\nb3BlbnNzaC1rZXktdjEA\nAAAABG5vbmUAAAAE\n-----END {KIND}"
+# Text with a secret, and the part of the text that no bundle may contain, by kind of secret.
 PLANTED = {
     "token": ("hf_AbCdEfGh12345678", "hf_AbCdEfGh"),
     "key of a cloud": ("AKIAABCDEFGHIJKLMNOP", "AKIAABCDEF"),
@@ -41,20 +43,25 @@ PLANTED = {
     "home": ("/home/annlee2/data/x", "annlee2"),
     "folder": ("reads /mnt/secret-project/a.bin", "secret-project"),
 }
-TEXT = "\n".join(text for text, _ in PLANTED.values())
+ALL_SECRETS = "\n".join(text for text, _ in PLANTED.values())
 FILES_WITH_SECRETS = {
-    "log.rank0.txt": f"{TEXT}\n{KEY}\nlast line\n",
-    "log.launcher.txt": TEXT,
-    "log.job.txt": TEXT.replace("\n", "\r\n"),
-    "stacks.rank0.txt": TEXT,
-    "node.sh": f"# {TEXT}\n".replace("\n", "\n# "),
-    "job.sbatch": TEXT,
+    "log.rank0.txt": f"{ALL_SECRETS}\n{KEY}\nlast line\n",
+    "log.launcher.txt": ALL_SECRETS,
+    "log.job.txt": ALL_SECRETS.replace("\n", "\r\n"),
+    "stacks.rank0.txt": ALL_SECRETS,
+    "node.sh": f"# {ALL_SECRETS}\n".replace("\n", "\n# "),
+    "job.sbatch": ALL_SECRETS,
     "job.yaml": "\n".join(f"- '{text}'" for text, _ in PLANTED.values()),
     "cluster.json": json.dumps(
-        {"user": "bo", "hosts": TEXT.split("\n"), "key": KEY, "pip_index": "http://a:hush-4@h/"},
+        {
+            "user": "bo",
+            "hosts": ALL_SECRETS.split("\n"),
+            "key": KEY,
+            "pip_index": "http://a:hush-4@h/",
+        },
         indent=2,
     ),
-    "ssh.nodes.json": json.dumps({"nodes": [{"host": "n1", "options": TEXT.split("\n")}]}),
+    "ssh.nodes.json": json.dumps({"nodes": [{"host": "n1", "options": ALL_SECRETS.split("\n")}]}),
 }
 
 
@@ -81,14 +88,14 @@ def test_bundle_has_no_planted_secret_and_run_is_unchanged(run_dir: Path, tmp_pa
     # Files that are not bundled.
     for name in ("page.html", "page.zh.md", "artifacts/model.txt", "index/speed", ".hidden.txt"):
         (run_dir / name).parent.mkdir(exist_ok=True)
-        (run_dir / name).write_text(TEXT)
+        (run_dir / name).write_text(ALL_SECRETS)
     plan = json.loads((run_dir / "plan.json").read_text())
-    plan["about"]["dataset"] = TEXT
+    plan["about"]["dataset"] = ALL_SECRETS
     plan["run_dir"] = str(run_dir)  # the ranks need the real path
     (run_dir / "plan.json").write_text(json.dumps(plan))
     for name in ("events.rank0.jsonl", "events.launcher.jsonl"):
         with (run_dir / name).open("a") as file:
-            file.write(json.dumps({"event": "span", "t_ns": 1, "text": TEXT}) + "\n")
+            file.write(json.dumps({"event": "span", "t_ns": 1, "text": ALL_SECRETS}) + "\n")
     (run_dir / "record.json").unlink()
     record.write_record(reduce.reduce(run_dir), run_dir)
     before = {path.name: path.read_bytes() for path in run_dir.iterdir() if path.is_file()}
@@ -120,7 +127,7 @@ def test_file_that_is_too_large_for_a_bundle_is_named_before_anything_is_copied(
     run_dir: Path, tmp_path: Path, name: str
 ) -> None:
     with (run_dir / name).open("wb") as file:
-        file.truncate(100 << 30)  # a hole
+        file.truncate(100 << 30)  # bytes of a hole, which take no space on the disk
     with pytest.raises(BundleError, match="107,374,182,400 bytes") as caught:
         bundle.pack([[run_dir]], tmp_path / "x.trainmark.zip")
     assert caught.value.where == str(run_dir / name)
@@ -129,7 +136,7 @@ def test_file_that_is_too_large_for_a_bundle_is_named_before_anything_is_copied(
 
 @pytest.fixture
 def repeated_run(run_dir: Path, tmp_path: Path) -> Path:
-    """Return a run of three launches."""
+    """Return the folder of a run that was repeated: three launches, copies of ``run_dir``."""
     folder = tmp_path / "series"
     for number in (1, 2, 3):
         launch = folder / f"r{number}"
@@ -179,7 +186,7 @@ def test_bundle_is_written_atomically(
     path.write_text("mine")
 
     def raise_disk_full(*_: object) -> None:
-        raise OSError(28, "No space left on device")
+        raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patched:
         patched.setattr("trainmark.results.archive.write_archive", raise_disk_full)
@@ -190,8 +197,11 @@ def test_bundle_is_written_atomically(
     ]
     bundle.pack([[run_dir]], path)
     assert bundle.verify(path).exit_code == 0
+
+
+def test_bundle_without_its_ending_in_the_name_is_refused(run_dir: Path, tmp_path: Path) -> None:
     with pytest.raises(BundleError, match="not a valid bundle name"):
-        bundle.pack([[run_dir]], tmp_path / "x.zip")
+        bundle.pack([[run_dir]], tmp_path / "x.zip")  # not ``.trainmark.zip``
 
 
 def test_run_without_its_evidence_is_not_bundled(

@@ -20,6 +20,7 @@ KEY = bytes(range(32))
 def test_pseudonym_depends_only_on_name_and_key() -> None:
     first = make_pseudonym("gpu-node17", KEY)
 
+    # The beginning of the HMAC-SHA256 of the name. Later versions must give the same pseudonyms.
     assert first == "<host-e95a0b49>"
     assert make_pseudonym("gpu-node17", KEY) == first
     assert make_pseudonym("gpu-node18", KEY) != first

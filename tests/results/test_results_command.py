@@ -13,7 +13,10 @@ from support.store_bodies import make_document, write_record_file
 
 @pytest.fixture
 def runs(tmp_path):
-    """Three runs: a, an ordinary one; b, of a plan and on another device; c, which failed."""
+    """Return the folder ``runs`` of the working directory, which the command lists by default.
+
+    It has three runs: a, an ordinary one; b, of a plan file and on another device; c, which failed.
+    """
     folder = tmp_path / "runs"
     h100 = {"environment__devices": [{"name": "NVIDIA H100 80GB HBM3"}] * 2}
     write_record_file(folder / "a", make_document("a", started="2026-11-01T08:00:00+00:00"))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+
 from starlette.testclient import TestClient
 
 from support.store_bodies import make_document, write_record_file
@@ -34,7 +36,7 @@ def test_request_before_the_first_pages_gets_a_retry_answer(runs):
 
 def test_a_full_disk_does_not_stop_reading(served, runs, monkeypatch):
     def raise_disk_full(*_, **__):
-        raise OSError(28, "No space left on device")
+        raise OSError(errno.ENOSPC, "No space left on device")
 
     client = served()
     monkeypatch.setattr(serving, "write_site", raise_disk_full)

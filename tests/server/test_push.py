@@ -77,7 +77,10 @@ def test_invalid_address_or_address_without_tls_is_refused(address, monkeypatch)
     with pytest.raises(UsageError, match="not a valid server address"):
         open_client(address)
     open_client("http://[::1]:8722")  # this machine needs no TLS
-    monkeypatch.delenv("TRAINMARK_TOKEN")
+
+
+def test_client_without_a_token_is_refused(monkeypatch):
+    monkeypatch.delenv("TRAINMARK_TOKEN", raising=False)
     with pytest.raises(UsageError, match="no token"):
         open_client("https://lab.example")
 
@@ -120,6 +123,7 @@ def test_runs_and_bundles_are_sent_and_refused_ones_are_named(server, tmp_path, 
     assert err.count(str(altered)) == 1
     answer = httpx2.get(f"{server.address}health")
     assert answer.json() == {"status": "ok", "results": 2}
+    # In every answer the server forbids scripts that are not its own files.
     assert "script-src 'self'" in answer.headers["content-security-policy"]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import shutil
 from hashlib import sha256
 
@@ -141,7 +142,7 @@ def test_full_disk_is_reported_and_leaves_no_file(
     store, start_client, send_file, tmp_path, monkeypatch
 ):
     def raise_disk_full(*_):
-        raise OSError(28, "No space left on device")
+        raise OSError(errno.ENOSPC, "No space left on device")
 
     client, file = start_client(), write_bundle(tmp_path, "a-1")
     monkeypatch.setattr(uploads, "_verify_bundle", raise_disk_full)  # which unpacks the bundle

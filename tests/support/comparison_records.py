@@ -9,7 +9,7 @@ from support.fakes import GOLDEN
 from trainmark.record.record import FigureEntry, Record, Steps
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
 
 @cache
@@ -27,39 +27,49 @@ def replace_plan_fields(record: Record, **fields: Any) -> Record:
     return record.model_copy(update={"plan": record.plan.model_copy(update=fields)})
 
 
-def make_launch(run_id: str, round_: int = 1, minute: int = 0, **changes: Any) -> Record:
+def make_launch(
+    run_id: str,
+    round_: int = 1,
+    minute: int = 0,
+    *,
+    figures: Mapping[str, float | None] | None = None,
+    recipe: Mapping[str, Any] | None = None,
+    steps_ns: Sequence[int] = (),
+    **changes: Any,
+) -> Record:
     """Return a launch of the golden record's run.
 
     Args:
         round_: which repeat of the run it is, from 1.
         minute: of the hour at which it started.
-        changes: ``figures`` (values by name), ``recipe`` (fields), ``steps_ns`` (times of its
-            steps), or other values of fields of the record.
+        figures: other values of figures, by name.
+        recipe: other values of the recipe's fields.
+        steps_ns: times of its steps.
+        changes: other values of fields of the record.
     """
     base = read_golden_record()
     plan = base.plan.model_copy(
         update={
             "run_id": run_id,
             "repeat_index": round_,
-            "recipe": base.plan.recipe | changes.pop("recipe", {}),
+            "recipe": base.plan.recipe | dict(recipe or {}),
         }
     )
-    figures = base.figures | {
+    changed_figures = {
         name: FigureEntry(value=value, unit=base.figures[name].unit)
-        for name, value in changes.pop("figures", {}).items()
+        for name, value in (figures or {}).items()
     }
-    times = changes.pop("steps_ns", [])
     steps = Steps(
         warmup=0,
-        time_ns=times,
-        loss=[0.5] * len(times),
-        samples=[96] * len(times),
+        time_ns=list(steps_ns),
+        loss=[0.5] * len(steps_ns),
+        samples=[96] * len(steps_ns),
     )
     started = f"2026-11-21T08:{minute:02}:00+00:00"
     update = {
         "run_id": run_id,
         "plan": plan,
-        "figures": figures,
+        "figures": base.figures | changed_figures,
         "steps": steps,
         "started": started,
     } | changes

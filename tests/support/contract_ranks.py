@@ -67,22 +67,22 @@ def check_sharding(device, rank, world):
     )
     ids = device.place(torch.randint(64, (4, 17), generator=torch.Generator().manual_seed(2)))
     whole_model, sharded_model = (device.place(build_model(recipe, seed=1)) for _ in range(2))
-    expected = whole_model(ids[:, :-1], ids[:, 1:])
-    expected.backward()
+    expected_loss = whole_model(ids[:, :-1], ids[:, 1:])
+    expected_loss.backward()
     mesh = init_device_mesh(device.torch_type, (world, 1), mesh_dim_names=("data", "tensor"))
-    replicas = parallelize(
+    trained_model = parallelize(
         sharded_model, Ranks(rank, world, mesh=mesh), shards=sharded_model.blocks
     )
     # All ranks have the same samples: the mean of their gradients is that of the whole model.
-    with open_micro_batch(replicas, last=True):
-        loss = replicas(ids[:, :-1], ids[:, 1:])
+    with open_micro_batch(trained_model, last=True):
+        loss = trained_model(ids[:, :-1], ids[:, 1:])
         loss.backward()
-    torch.testing.assert_close(loss, expected)
-    gradients = {name: item.grad for name, item in sharded_model.named_parameters()}
-    assert all(isinstance(item, DTensor) for item in gradients.values())
-    plain = {name: item.full_tensor() for name, item in gradients.items()}
-    expected_gradients = {name: item.grad for name, item in whole_model.named_parameters()}
-    torch.testing.assert_close(plain, expected_gradients, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(loss, expected_loss)
+    sharded_gradients = {name: weight.grad for name, weight in sharded_model.named_parameters()}
+    assert all(isinstance(gradient, DTensor) for gradient in sharded_gradients.values())
+    gradients = {name: sharded.full_tensor() for name, sharded in sharded_gradients.items()}
+    expected_gradients = {name: weight.grad for name, weight in whole_model.named_parameters()}
+    torch.testing.assert_close(gradients, expected_gradients, rtol=1e-4, atol=1e-4)
 
 
 TASKS = {"exchange": check_exchange, "shard": check_sharding}

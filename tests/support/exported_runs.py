@@ -18,6 +18,30 @@ from support.fakes import (
 from trainmark.record import record, reduce
 
 
+def _make_windows() -> list[dict[str, Any]]:
+    """Return the window of the first epoch, all warm-up, and the two windows of the second."""
+    four_steps = {  # of a window
+        "step_ns": [TICK] * 4,
+        "wait_ns": [1_000] * 4,
+        "samples": [32] * 4,
+        "step_samples": [64] * 4,
+    }
+    return [
+        make_window(6 * S, 7 * S, phase="warmup", loss=[0.75, 0.5, 0.5, 0.5], **four_steps),
+        make_window(
+            8 * S, 8 * S + S // 2, epoch=1, first_step=4, loss=[0.5, 0.25, 0.25, 0.25], **four_steps
+        ),
+        make_window(
+            8 * S + S // 2,
+            9 * S,
+            epoch=1,
+            first_step=8,
+            loss=[0.25, 0.25, 0.25, 0.125],
+            **four_steps,
+        ),
+    ]
+
+
 def rank_events(rank: int, eval_samples: int = 1_000) -> list[dict[str, Any]]:
     """Return the events of one of two ranks: 12 steps in two epochs, each with an evaluation.
 
@@ -26,12 +50,7 @@ def rank_events(rank: int, eval_samples: int = 1_000) -> list[dict[str, Any]]:
     Args:
         eval_samples: how many samples each evaluation scores.
     """
-    four_steps = {  # of a window
-        "step_ns": [TICK] * 4,
-        "wait_ns": [1_000] * 4,
-        "samples": [32] * 4,
-        "step_samples": [64] * 4,
-    }
+    warmup_window, *windows_of_second_epoch = _make_windows()
     facts = {
         "device": {"name": "Fake CPU", "memory_total_bytes": 8_000_000},
         "memory_scope": "process",
@@ -45,7 +64,7 @@ def rank_events(rank: int, eval_samples: int = 1_000) -> list[dict[str, Any]]:
         make_span("init", S, 3 * S),
         make_span("model_build", 3 * S, 6 * S),
         make_event("facts", 6 * S, **facts),
-        make_window(6 * S, 7 * S, phase="warmup", loss=[0.75, 0.5, 0.5, 0.5], **four_steps),
+        warmup_window,
         make_event(
             "evaluate",
             8 * S,
@@ -58,17 +77,7 @@ def rank_events(rank: int, eval_samples: int = 1_000) -> list[dict[str, Any]]:
             detail={},
             target_reached=False,
         ),
-        make_window(
-            8 * S, 8 * S + S // 2, epoch=1, first_step=4, loss=[0.5, 0.25, 0.25, 0.25], **four_steps
-        ),
-        make_window(
-            8 * S + S // 2,
-            9 * S,
-            epoch=1,
-            first_step=8,
-            loss=[0.25, 0.25, 0.25, 0.125],
-            **four_steps,
-        ),
+        *windows_of_second_epoch,
         make_event(
             "evaluate",
             10 * S,

@@ -12,6 +12,8 @@ from types import ModuleType, SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import pytest
 
 GIB = 2**30
@@ -70,47 +72,22 @@ def make_nvml_library(
     library.NVMLLibraryMismatchError = NVMLLibraryMismatchError
     library.nvmlMemory_v2 = 0x02000028  # as the real library: version 2 of a structure of 40 bytes
     library.nvmlInit = library.nvmlShutdown = lambda: None
-    library.nvmlDeviceGetCount = lambda: len(cards)
+    library.nvmlSystemGetNVMLVersion = lambda: "11.515.65" if old else "13.580.65.06"
+    library.nvmlDeviceGetName = lambda card: card.name
+    library.nvmlDeviceGetUUID = lambda card: card.uuid
+    _put_lookups(library, cards)
+    _put_memory_and_processes(library, names or {}, old=old)
+    _put_state(library, old=old)
+    return library
+
+
+def _put_lookups(library: Any, cards: tuple[FakeCard, ...]) -> None:
+    """Add the functions that count and find the cards."""
 
     def find_by_index(index: int) -> FakeCard:
         if cards[index].lost:
             raise NVMLError("GPU is lost")
         return cards[index]
-
-    library.nvmlDeviceGetHandleByIndex = find_by_index
-    library.nvmlSystemGetNVMLVersion = lambda: "11.515.65" if old else "13.580.65.06"
-    library.nvmlDeviceGetName = lambda card: card.name
-    library.nvmlDeviceGetUUID = lambda card: card.uuid
-
-    def read_memory(card: FakeCard, version: int | None = None) -> SimpleNamespace:
-        """Return the memory; only the newer version has what is reserved apart from the used."""
-        free = card.total - card.used - card.reserved
-        if version is None:
-            return SimpleNamespace(total=card.total, free=free, used=card.used + card.reserved)
-        if old:
-            raise NVMLError("Function Not Found")
-        assert version == library.nvmlMemory_v2
-        return SimpleNamespace(
-            total=card.total, free=free, used=card.used, reserved=card.reserved, version=version
-        )
-
-    def find_process_name(pid: int) -> str:
-        if pid not in (names or {}):
-            raise NVMLError("Not Found")
-        return (names or {})[pid]
-
-    def make_process_lister(field_name: str) -> Any:
-        """Return the function that lists the processes of a field of the card."""
-        return lambda card: [
-            SimpleNamespace(pid=pid, usedGpuMemory=used)
-            for pid, used in getattr(card, field_name).items()
-        ]
-
-    library.nvmlDeviceGetMemoryInfo = read_memory
-    library.nvmlDeviceGetComputeRunningProcesses = make_process_lister("computing")
-    library.nvmlDeviceGetGraphicsRunningProcesses = make_process_lister("drawing")
-    library.nvmlSystemGetProcessName = find_process_name
-    library.NVML_CLOCK_SM, library.NVML_TEMPERATURE_GPU = 1, 0
 
     def find_by_uuid(uuid: str) -> FakeCard:
         """Return the card or slice."""
@@ -127,50 +104,89 @@ def make_nvml_library(
                 return card
         raise NVMLError("Not Found")
 
+    library.nvmlDeviceGetCount = lambda: len(cards)
+    library.nvmlDeviceGetHandleByIndex = find_by_index
+    library.nvmlDeviceGetHandleByUUID = find_by_uuid
     library.nvmlDeviceGetHandleByPciBusId = find_by_bus
     library.nvmlDeviceGetIndex = cards.index
 
-    def refuse_power(card: FakeCard) -> int:
-        raise NVMLError("Not Supported")
 
-    library.nvmlDeviceGetHandleByUUID = find_by_uuid
-    library.nvmlDeviceGetClockInfo = lambda card, kind: 1755
-    library.nvmlDeviceGetPowerUsage = refuse_power if old else lambda card: 123_456
-    # 41 degrees of the sensor NVML_TEMPERATURE_GPU, others of any other sensor.
-    library.nvmlDeviceGetTemperature = lambda card, sensor: 41 + sensor
-    _put_state(library, old=old)
-    return library
+def _put_memory_and_processes(library: Any, names: dict[int, str], *, old: bool) -> None:
+    """Add the functions for memory and for the processes that use a card.
+
+    Args:
+        names: of processes, by process id; all others have ended.
+        old: a driver without the newer functions.
+    """
+
+    def read_memory(card: FakeCard, version: int | None = None) -> SimpleNamespace:
+        """Return the memory; only the newer version has what is reserved apart from the used."""
+        free = card.total - card.used - card.reserved
+        if version is None:
+            return SimpleNamespace(total=card.total, free=free, used=card.used + card.reserved)
+        if old:
+            raise NVMLError("Function Not Found")
+        assert version == library.nvmlMemory_v2
+        return SimpleNamespace(
+            total=card.total, free=free, used=card.used, reserved=card.reserved, version=version
+        )
+
+    def find_process_name(pid: int) -> str:
+        if pid not in names:
+            raise NVMLError("Not Found")
+        return names[pid]
+
+    def make_process_lister(field_name: str) -> Any:
+        """Return the function that lists the processes of a field of the card."""
+        return lambda card: [
+            SimpleNamespace(pid=pid, usedGpuMemory=used)
+            for pid, used in getattr(card, field_name).items()
+        ]
+
+    library.nvmlDeviceGetMemoryInfo = read_memory
+    library.nvmlDeviceGetComputeRunningProcesses = make_process_lister("computing")
+    library.nvmlDeviceGetGraphicsRunningProcesses = make_process_lister("drawing")
+    library.nvmlSystemGetProcessName = find_process_name
 
 
 def _put_state(library: Any, *, old: bool) -> None:
-    """Add the functions for energy, utilization, throttling and errors; ``old``: of the driver."""
+    """Add the functions for what a card reports of its state; ``old``: of the driver."""
+
+    def refuse_power(card: FakeCard) -> int:
+        raise NVMLError("Not Supported")
 
     def require_supported(value: Any) -> Any:
         if value is None:
             raise NVMLError("Not Supported")
         return value
 
+    library.NVML_CLOCK_SM, library.NVML_TEMPERATURE_GPU = 1, 0
+    library.nvmlDeviceGetClockInfo = lambda card, kind: 1755
+    library.nvmlDeviceGetPowerUsage = refuse_power if old else lambda card: 123_456
+    # 41 degrees of the sensor NVML_TEMPERATURE_GPU, others of any other sensor.
+    library.nvmlDeviceGetTemperature = lambda card, sensor: 41 + sensor
     library.nvmlDeviceGetTotalEnergyConsumption = lambda card: require_supported(card.energy_mj)
     library.nvmlDeviceGetUtilizationRates = lambda card: SimpleNamespace(
         gpu=card.busy_percent, memory=5
     )
-    _put_errors(library, require_supported, old=old)
     # An older driver has the older name alone.
     library.nvmlDeviceGetCurrentClocksThrottleReasons = lambda card: card.events
     library.nvmlDeviceGetCurrentClocksEventReasons = lambda card: require_supported(
         None if old else card.events
     )
+    _put_error_counters_and_modes(library, require_supported)
+    _put_link_counters(library, require_supported, old=old)
+    _put_error_events(library)
 
 
-def _put_errors(library: Any, require_supported: Any, *, old: bool) -> None:
-    """Add error counters and events; an older driver has no fields of links.
+def _put_error_counters_and_modes(library: Any, require_supported: Callable[[Any], Any]) -> None:
+    """Add error counters, the power limits and the modes of a card.
 
     Args:
         require_supported: returns a value, or raises the library's error for None.
     """
     library.NVML_MEMORY_ERROR_TYPE_CORRECTED, library.NVML_MEMORY_ERROR_TYPE_UNCORRECTED = 0, 1
     library.NVML_VOLATILE_ECC = 0
-    library.nvmlEventTypeXidCriticalError = 8
 
     def count_ecc_errors(card: FakeCard, kind: int, counter: int) -> int:
         counts: tuple[int, int] = require_supported(card.ecc)
@@ -186,6 +202,14 @@ def _put_errors(library: Any, require_supported: Any, *, old: bool) -> None:
     # The current mode, and the one after the next start of the machine.
     library.nvmlDeviceGetEccMode = lambda card: [require_supported(card.ecc_mode), 0]
     library.nvmlDeviceGetMigMode = lambda card: [require_supported(card.mig_mode), 1]
+
+
+def _put_link_counters(library: Any, require_supported: Callable[[Any], Any], *, old: bool) -> None:
+    """Add the error counters of a card's links, which an older driver does not have.
+
+    Args:
+        require_supported: returns a value, or raises the library's error for None.
+    """
     kinds = ("REPLAY", "RECOVERY", "CRC_FLIT", "CRC_DATA")
     for place, kind in enumerate(kinds):
         setattr(library, f"NVML_FI_DEV_NVLINK_{kind}_ERROR_COUNT_TOTAL", place)
@@ -202,6 +226,13 @@ def _put_errors(library: Any, require_supported: Any, *, old: bool) -> None:
             for place in places
         ]
 
+    library.nvmlDeviceGetFieldValues = read_fields
+
+
+def _put_error_events(library: Any) -> None:
+    """Add the functions that report the errors of cards one by one."""
+    library.nvmlEventTypeXidCriticalError = 8
+
     def register(card: FakeCard, kind: int, events: list[FakeCard]) -> None:
         assert kind == library.nvmlEventTypeXidCriticalError
         events.append(card)
@@ -216,7 +247,6 @@ def _put_errors(library: Any, require_supported: Any, *, old: bool) -> None:
                 )
         raise NVMLError("Timeout")
 
-    library.nvmlDeviceGetFieldValues = read_fields
     library.nvmlEventSetCreate = list[FakeCard]  # a new set of events is an empty list of cards
     library.nvmlDeviceRegisterEvents = register
     library.nvmlEventSetWait_v2 = wait

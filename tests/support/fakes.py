@@ -457,12 +457,46 @@ MEASURED_WINDOW = 8
 EVALUATION = 9
 
 
-def rank_events() -> list[dict[str, Any]]:
-    """Return one rank: 16 steps of 64 samples, 13 of them measured, one evaluation.
+def _make_windows() -> list[dict[str, Any]]:
+    """Return the windows of ``rank_events``: 1 compiled, 2 warm-up and 13 measured steps."""
+    flops_per_sample = 3_528.0
+    return [
+        make_window(
+            6 * S,
+            7 * S,
+            phase="compile",
+            step_ns=[S],
+            wait_ns=[1_000],
+            loss=[0.75],
+            samples=[64],
+            model_flops=64 * flops_per_sample,
+        ),
+        make_window(
+            7 * S,
+            8 * S,
+            phase="warmup",
+            first_step=1,
+            step_ns=[S // 2] * 2,
+            loss=[0.5] * 2,
+            samples=[64] * 2,
+            model_flops=2 * 64 * flops_per_sample,
+        ),
+        make_window(
+            8 * S,
+            8 * S + 13 * TICK,
+            first_step=3,
+            step_ns=[TICK] * 13,
+            wait_ns=[10_000] * 13,
+            loss=[0.25] * 13,
+            samples=[64] * 13,
+            model_flops=13 * 64 * flops_per_sample,
+            used_bytes=2_000_000,
+        ),
+    ]
 
-    A sample takes 3,528 FLOP.
-    """
-    ticks = range(13)  # of the measured steps, each of which takes a tick
+
+def rank_events() -> list[dict[str, Any]]:
+    """Return the events of a rank: 16 steps of 64 samples, 13 of them measured, one evaluation."""
     return [
         make_event("start", S, pid=4711),
         make_span("init", S, 3 * S),
@@ -479,37 +513,7 @@ def rank_events() -> list[dict[str, Any]]:
             steps_per_epoch=64,
             collective=None,
         ),
-        make_window(
-            6 * S,
-            7 * S,
-            phase="compile",
-            step_ns=[S],
-            wait_ns=[1_000],
-            loss=[0.75],
-            samples=[64],
-            model_flops=225_792.0,
-        ),
-        make_window(
-            7 * S,
-            8 * S,
-            phase="warmup",
-            first_step=1,
-            step_ns=[S // 2, S // 2],
-            loss=[0.5, 0.5],
-            samples=[64, 64],
-            model_flops=451_584.0,
-        ),
-        make_window(
-            8 * S,
-            8 * S + 13 * TICK,
-            first_step=3,
-            step_ns=[TICK for _ in ticks],
-            wait_ns=[10_000 for _ in ticks],
-            loss=[0.25 for _ in ticks],
-            samples=[64 for _ in ticks],
-            model_flops=2_935_296.0,
-            used_bytes=2_000_000,
-        ),
+        *_make_windows(),
         make_event(
             "evaluate",
             11 * S,

@@ -40,7 +40,11 @@ def write_one_file(folder, change=lambda document: None):
 
 
 def encode_by_hand(text):
-    """Return the ids by hand: cut as GPT-2 does for ASCII words, merge in order."""
+    """Return the ids of an ASCII text, computed without a library.
+
+    GPT-2 first cuts a text into words, each with the blank before it. That is not done here: no
+    merge joins two words.
+    """
     vocabulary = make_vocabulary()
     tokens = ["Ġ" if letter == " " else letter for letter in text]  # the byte-level blank
     for first, second in MERGES:  # earlier merges first, each wherever its two tokens meet

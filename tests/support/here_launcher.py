@@ -28,7 +28,6 @@ class Here(Launcher):
         """Check nothing."""
 
     def build_command(self, plan: Any, site: Any) -> EngineCommand:
-        # ``scripts`` has lines that a test puts before the script of a node, such as ``export``.
         files = {
             f"node{number}.sh": self.scripts.get(number, "")
             + render_node_script(
@@ -58,7 +57,7 @@ class Here(Launcher):
     def _start(self, job: EngineJob) -> None:
         """Start the script of each node; its output goes into a file beside it."""
         for name in (f"node{number}.sh" for number in range(job.plan.nnodes)):
-            with open(job.folder / f"{name}.out", "wb") as out:  # noqa: PTH123
+            with (job.folder / f"{name}.out").open("wb") as out:
                 self.nodes.append(
                     subprocess.Popen(["sh", name], cwd=job.folder, stdout=out, stderr=out)
                 )

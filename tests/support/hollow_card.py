@@ -24,7 +24,10 @@ COUNTERS = (
 
 @cache
 def load_runtime() -> Any | None:
-    """Return the library of the hollow card; None if another runtime, or none, is installed."""
+    """Return the library of the hollow card, a simulated GPU that computes nothing.
+
+    None if another runtime, or none, is installed.
+    """
     try:
         library = ctypes.CDLL(RUNTIME)
     except OSError:
@@ -36,7 +39,7 @@ def load_runtime() -> Any | None:
 
 
 def read_counters() -> dict[str, int]:
-    """Return the calls of each kind since the last ``reset_counters``."""
+    """Return the number of calls to the hollow card since ``reset_counters``, by kind."""
     values = (ctypes.c_uint64 * len(COUNTERS))()
     load_runtime().hollow_read_counters(values)
     return dict(zip(COUNTERS, values, strict=True))

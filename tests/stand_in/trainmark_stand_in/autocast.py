@@ -82,9 +82,13 @@ def _choose_fp32(args: Any) -> torch.dtype:
 
 def _choose_widest(args: Any) -> torch.dtype:
     """Return fp32 if a tensor among the arguments has it, else autocast's type of 16 bits."""
-    dtypes: list[torch.dtype] = []
-    # Visit all arguments, also those in lists; what ``map_values`` returns is not needed.
-    map_values(lambda x: dtypes.append(x.dtype) if isinstance(x, Tensor) else None, args)
+    dtypes: set[torch.dtype] = set()
+
+    def note_dtype(item: Any) -> None:
+        if isinstance(item, Tensor):
+            dtypes.add(item.dtype)
+
+    map_values(note_dtype, args)  # visits all arguments, also those in lists; its result is unused
     return torch.float32 if torch.float32 in dtypes else torch.get_autocast_dtype(NAME)
 
 
@@ -102,6 +106,7 @@ def register() -> list[torch.library.Library]:
             packet, _, overload = name.partition(".")
             operation = getattr(getattr(torch.ops.aten, packet), overload or "default")
 
+            # Defaults keep the values of this turn of the loop; a closure would see the last ones.
             def run(
                 *args: Any,
                 wrapped_operation: Any = operation,

@@ -95,6 +95,7 @@ class StandInDevice(Accelerator):
         return StandInDevice._only
 
     def __init__(self, index: int, timeline: Timeline, memory: Memory) -> None:
+        # Set first: the base class calls ``_open``, which needs them.
         self.timeline, self.device_memory = timeline, memory
         self.operations = Operations(memory, timeline)
         super().__init__(index, vendor=NAME, torch_type=NAME)

@@ -117,6 +117,7 @@ class Operations:
         """Give a tensor another size; what it held is kept where the sizes overlap."""
         resized = torch.empty(size, dtype=tensor.dtype)
         num_kept = min(resized.numel(), tensor.numel())
+        # ``resized`` is contiguous, so ``flatten`` returns a view of it.
         resized.flatten()[:num_kept] = self.host_of(tensor).flatten()[:num_kept]
         tensor.data = self.memory.adopt(resized)
         return tensor
@@ -128,5 +129,6 @@ def _is_waiting(operation: Any, args: tuple[Any, ...]) -> bool:
         return False
     if operation.name().partition(".")[0] in _INDEXING:
         indices = args[1]  # one for each dimension; None: all of it
+        # Masks: the number of elements that they select depends on their values.
         return any(x is not None and x.dtype in (torch.bool, torch.uint8) for x in indices)
     return True

@@ -81,9 +81,11 @@ class Timeline:
         if self._forbidden:
             raise RuntimeError(f"{cause} synchronises where that is forbidden")
         self.waits[cause] += 1
+        left_ns = self._end_ns - self.clock()
         # In a loop: a sleep may end early, and another thread may queue more work.
-        while (left_ns := self._end_ns - self.clock()) > 0:
+        while left_ns > 0:
             self.sleep(left_ns)
+            left_ns = self._end_ns - self.clock()
 
     @contextmanager
     def forbid_synchronization(self) -> Iterator[None]:
