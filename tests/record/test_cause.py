@@ -243,7 +243,8 @@ def test_missing_launcher_event_is_failure(find_ending: Any) -> None:
 def test_external_stop_takes_precedence_as_the_cause(
     find_ending: Any, stop: dict[str, Any], status: str, expected: Message
 ) -> None:
-    # The launcher stopped the run with SIGTERM at 8 s, which made the rank fail.
+    # The rank reported a step at 3 s. The launcher stopped the run with SIGTERM at 8 s, which made
+    # the rank fail.
     failure = make_failure(rank=0, exit_code=-15, time_s=8)
     launcher = [make_event("stop", 8 * S, **stop), make_ranks_ended(failure)]
     result = find_ending(launcher, make_failed_rank("error"))

@@ -221,7 +221,7 @@ def test_the_environment_names_no_variable_outside_the_list(
     assert collected["variables"]["FAKE_VISIBLE_DEVICES"] == "0,1"
     assert collected["variables"]["FCCL_DEBUG"] == "INFO"
     assert not {"FAKE_UNSET", "XFCCL_DEBUG"} & collected["variables"].keys()
-    assert collected["driver"] == "1.2"
+    assert collected["driver"] == "1.2"  # as ``FakeVendor`` reports it
     assert "hush" not in json.dumps(collected)
     # Also the packages that read data.
     assert {"torch", "pyarrow", "numpy"} <= collected["packages"].keys()

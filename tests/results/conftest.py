@@ -27,8 +27,8 @@ def run_dir(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def packed(run_dir: Path, tmp_path: Path) -> Path:
-    """Return the bundle of ``run_dir``."""
+def bundle_path(run_dir: Path, tmp_path: Path) -> Path:
+    """Return the path of a bundle of ``run_dir``, which is in its folder ``1-toy``."""
     path = tmp_path / "run.trainmark.zip"
     bundle.pack([[run_dir]], path)  # one run, with one launch
     return path

@@ -60,24 +60,24 @@ def verify_bundle(path: Path) -> tuple[int, list[str]]:
     ],
 )
 def test_files_that_differ_from_the_manifest_are_found(
-    packed: Path, items: dict[str, bytes | None]
+    bundle_path: Path, items: dict[str, bytes | None]
 ) -> None:
-    assert verify_bundle(write_changed_bundle(packed, items=items)) == (1, ["bundle_altered"])
+    assert verify_bundle(write_changed_bundle(bundle_path, items=items)) == (1, ["bundle_altered"])
 
 
-def test_changed_byte_anywhere_in_a_file_is_found(packed: Path) -> None:
-    with zipfile.ZipFile(packed) as zipped:
+def test_changed_byte_anywhere_in_a_file_is_found(bundle_path: Path) -> None:
+    with zipfile.ZipFile(bundle_path) as zipped:
         info = zipped.getinfo("1-toy/events.rank0.jsonl")
         # A local header has 30 bytes before the name; then any byte of the content.
         offset = info.header_offset + 30 + len(info.filename) + 40
-    content = bytearray(packed.read_bytes())
+    content = bytearray(bundle_path.read_bytes())
     content[offset] ^= 1  # one bit
-    packed.write_bytes(content)
-    assert verify_bundle(packed) == (1, ["bundle_altered"])
+    bundle_path.write_bytes(content)
+    assert verify_bundle(bundle_path) == (1, ["bundle_altered"])
 
 
-def test_figures_that_contradict_their_evidence_are_found(packed: Path) -> None:
-    with zipfile.ZipFile(packed) as zipped:
+def test_figures_that_contradict_their_evidence_are_found(bundle_path: Path) -> None:
+    with zipfile.ZipFile(bundle_path) as zipped:
         document = json.loads(zipped.read("1-toy/record.json"))
         files = json.loads(zipped.read("manifest.json"))["files"]
     document["figures"]["p_train"]["value"] *= 10
@@ -86,8 +86,8 @@ def test_figures_that_contradict_their_evidence_are_found(packed: Path) -> None:
     for entry in files:
         if entry["name"] == "1-toy/record.json":
             entry |= {"bytes": len(text), "sha256": sha256(text).hexdigest()}
-    write_changed_bundle(packed, items={"1-toy/record.json": text}, manifest={"files": files})
-    code, broken = verify_bundle(packed)
+    write_changed_bundle(bundle_path, items={"1-toy/record.json": text}, manifest={"files": files})
+    code, broken = verify_bundle(bundle_path)
     assert code == 1
     assert "evidence_disagrees" in broken
 
@@ -107,28 +107,28 @@ VALID_ENTRY = {"name": "1-toy/record.json", "bytes": 1, "sha256": "0" * 64}  # o
         ),
     ],
 )
-def test_invalid_manifest_is_refused(packed: Path, manifest: dict[str, Any]) -> None:
+def test_invalid_manifest_is_refused(bundle_path: Path, manifest: dict[str, Any]) -> None:
     items = {}
     names = [file["name"] for file in manifest.get("files", [])]
     if names:  # a bundle that has exactly the listed files
-        with zipfile.ZipFile(packed) as zipped:
+        with zipfile.ZipFile(bundle_path) as zipped:
             items = dict.fromkeys((x for x in zipped.namelist() if "/" in x), None)
         items |= dict.fromkeys(names, b"x")
-    changed = write_changed_bundle(packed, items=items, manifest=manifest)
+    changed = write_changed_bundle(bundle_path, items=items, manifest=manifest)
     with pytest.raises(archive.BundleError) as refused, archive.unpack_temporarily(changed):
         pass
     assert refused.value.exit_code == 2
-    assert str(refused.value.where).startswith(str(packed))
+    assert str(refused.value.where).startswith(str(bundle_path))
 
 
-def test_bundle_above_the_size_limit_is_refused(packed: Path, tmp_path: Path) -> None:
+def test_bundle_above_the_size_limit_is_refused(bundle_path: Path, tmp_path: Path) -> None:
     with pytest.raises(archive.BundleError, match="at most 1,000") as refused:
-        archive.unpack(packed, tmp_path / "none", max_bytes=1000)
+        archive.unpack(bundle_path, tmp_path / "none", max_bytes=1000)
     assert refused.value.exit_code == 2
     assert not (tmp_path / "none").exists()
 
 
-def test_invalid_archive_is_refused(tmp_path: Path, packed: Path) -> None:
+def test_invalid_archive_is_refused(tmp_path: Path, bundle_path: Path) -> None:
     path = tmp_path / "x.trainmark.zip"
     other = tmp_path / "notes.txt"
     other.write_text("no archive")
@@ -137,35 +137,37 @@ def test_invalid_archive_is_refused(tmp_path: Path, packed: Path) -> None:
             bundle.verify(wrong)
         assert (refused.value.exit_code, refused.value.where) == (2, str(wrong))
     # An empty file, a ZIP file without entries, and one that was cut off.
-    for content in (b"", b"PK\5\6" + bytes(18), packed.read_bytes()[:-30]):
+    for content in (b"", b"PK\5\6" + bytes(18), bundle_path.read_bytes()[:-30]):
         path.write_bytes(content)
         with pytest.raises(RecordError), archive.unpack_temporarily(path):
             pass
 
 
 @pytest.mark.parametrize("manifest", [None, b"{", b""])
-def test_bundle_without_readable_manifest_is_altered(packed: Path, manifest: bytes | None) -> None:
-    write_changed_bundle(packed, items={"manifest.json": manifest})
-    assert verify_bundle(packed) == (1, ["bundle_altered"])
+def test_bundle_without_readable_manifest_is_altered(
+    bundle_path: Path, manifest: bytes | None
+) -> None:
+    write_changed_bundle(bundle_path, items={"manifest.json": manifest})
+    assert verify_bundle(bundle_path) == (1, ["bundle_altered"])
     # A file with another name is of another kind.
-    other = packed.rename(packed.with_name("other.zip"))
+    other = bundle_path.rename(bundle_path.with_name("other.zip"))
     with pytest.raises(archive.BundleError, match="not a bundle") as refused:
         bundle.verify(other)
     assert refused.value.exit_code == 2
 
 
-def test_changed_byte_in_the_directory_of_the_archive_is_found(packed: Path) -> None:
+def test_changed_byte_in_the_directory_of_the_archive_is_found(bundle_path: Path) -> None:
     """The directory is behind all files; the changed byte is in the name of an entry."""
-    content = packed.read_bytes()
-    with zipfile.ZipFile(packed) as zipped:
+    content = bundle_path.read_bytes()
+    with zipfile.ZipFile(bundle_path) as zipped:
         directory = zipped.start_dir
     for name in (b"manifest.json", b"plan.json"):
         changed = bytearray(content)
         changed[content.index(name, directory)] ^= 1
-        packed.write_bytes(changed)
-        assert verify_bundle(packed) == (1, ["bundle_altered"])
+        bundle_path.write_bytes(changed)
+        assert verify_bundle(bundle_path) == (1, ["bundle_altered"])
     # The offset of an entry is the 4 bytes before its name; this one is its highest byte.
     changed = bytearray(content)
     changed[content.index(b"1-toy/plan.json", directory) - 1] ^= 0x80
-    packed.write_bytes(changed)
-    assert verify_bundle(packed) == (1, ["bundle_altered"])
+    bundle_path.write_bytes(changed)
+    assert verify_bundle(bundle_path) == (1, ["bundle_altered"])

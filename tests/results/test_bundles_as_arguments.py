@@ -16,36 +16,39 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def test_bundle_gives_the_records_in_it(packed: Path, run_dir: Path) -> None:
-    selection = select_results([str(packed), str(run_dir)])
+def test_bundle_gives_the_records_in_it(bundle_path: Path, run_dir: Path) -> None:
+    selection = select_results([str(bundle_path), str(run_dir)])
     first, second = selection.records
     # The record in the bundle has no names of folders, but the same figures.
     assert (first.figures, first.steps) == (second.figures, second.steps)
     assert second == record.read_record(run_dir).model_copy(update={"verification": "verified"})
-    assert selection.places == [f"{packed}/1-toy", str(run_dir)]
+    assert selection.places == [f"{bundle_path}/1-toy", str(run_dir)]
     assert selection.refuted == []
 
 
 def test_report_reads_bundles_and_verify_takes_several_paths(
-    packed: Path, run_dir: Path, cli: Callable[..., Any]
+    bundle_path: Path, run_dir: Path, cli: Callable[..., Any]
 ) -> None:
-    code, out, _ = cli("report", packed, "--format", "md")
+    code, out, _ = cli("report", bundle_path, "--format", "md")
     assert code == 0
     assert "toy" in out
-    code, out, _ = cli("verify", packed, run_dir)
+    code, out, _ = cli("verify", bundle_path, run_dir)
     printed = out.splitlines()
     assert code == 0
-    assert [line for line in printed if not line.startswith(" ")] == [str(packed), str(run_dir)]
+    assert [line for line in printed if not line.startswith(" ")] == [
+        str(bundle_path),
+        str(run_dir),
+    ]
     assert any(line.startswith("  ok    record: ") for line in printed)
     assert any(line.startswith("  ok    record 1-toy: ") for line in printed)
     (trust_line,) = [line for line in printed if line.startswith("  -     trust: ")]
     assert "do not quote, generated data" in trust_line
     (run_dir / "plan.json").write_text("{}")  # now its evidence contradicts the record
-    assert cli("verify", packed, run_dir)[0] == 1
+    assert cli("verify", bundle_path, run_dir)[0] == 1
     (run_dir / "record.json").unlink()
     # A path that cannot be read does not hide the result of the other one.
-    code, out, err = cli("verify", run_dir, packed, "--json")
-    assert [item["path"] for item in json.loads(out)] == [str(packed)]
+    code, out, err = cli("verify", run_dir, bundle_path, "--json")
+    assert [item["path"] for item in json.loads(out)] == [str(bundle_path)]
     assert code == 2
     assert f"{run_dir}: cannot be read" in err
 

@@ -273,10 +273,10 @@ def test_run_that_is_given_twice_is_refused(
 
 
 def test_launch_that_is_in_a_bundle_twice_fails_its_verification(
-    packed: Path, tmp_path: Path
+    bundle_path: Path, tmp_path: Path
 ) -> None:
     content = tmp_path / "content"
-    with zipfile.ZipFile(packed) as archive:
+    with zipfile.ZipFile(bundle_path) as archive:
         archive.extractall(content)
     (content / "manifest.json").unlink()
     shutil.copytree(content / "1-toy", content / "2-toy")

@@ -21,7 +21,7 @@ def runs(tmp_path):
 
 
 @pytest.fixture
-def served(runs):
+def start_client(runs):
     """Return a function that makes a client of a server of the store, with its site written."""
 
     def make(**settings):

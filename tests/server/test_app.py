@@ -12,8 +12,8 @@ from trainmark.server import serving
 from trainmark.server.app import create_app
 
 
-def test_site_is_served_and_updated_with_the_store(served, runs):
-    client = served()
+def test_site_is_served_and_updated_with_the_store(start_client, runs):
+    client = start_client()
     page = client.get("/")
     assert page.status_code == 200
     assert 'href="runs/a.html"' in page.text
@@ -34,11 +34,11 @@ def test_request_before_the_first_pages_gets_a_retry_answer(runs):
     assert (answer.status_code, answer.headers["retry-after"]) == (503, "5")
 
 
-def test_a_full_disk_does_not_stop_reading(served, runs, monkeypatch):
+def test_a_full_disk_does_not_stop_reading(start_client, runs, monkeypatch):
     def raise_disk_full(*_, **__):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    client = served()
+    client = start_client()
     monkeypatch.setattr(serving, "write_site", raise_disk_full)
     write_record_file(runs / "d", make_document("d"))
     client.app.state.serving.refresh()
@@ -50,8 +50,8 @@ def test_a_full_disk_does_not_stop_reading(served, runs, monkeypatch):
     assert client.get("/runs/d.html").status_code == 200
 
 
-def test_selected_runs_are_shown_side_by_side(served):
-    client = served()
+def test_selected_runs_are_shown_side_by_side(start_client):
+    client = start_client()
     page = client.get("/compare?run=c&run=a")
     assert page.status_code == 200
     assert "Side by side" in page.text
@@ -66,8 +66,8 @@ def test_selected_runs_are_shown_side_by_side(served):
     assert "&lt;b&gt;" in missing.text  # the run is named
 
 
-def test_list_is_json_without_server_paths(served, runs):
-    client = served()
+def test_list_is_json_without_server_paths(start_client, runs):
+    client = start_client()
     listing = client.get("/runs.json").json()
     assert [(run["run_id"], run["p_core"]) for run in listing["runs"]] == [
         ("c", 300.0),
@@ -77,18 +77,18 @@ def test_list_is_json_without_server_paths(served, runs):
     assert str(runs) not in str(listing)  # the folder of the store
 
 
-def test_files_outside_the_site_are_not_served(served, runs):
+def test_files_outside_the_site_are_not_served(start_client, runs):
     # In the folder where the server keeps its pages, compressed.
     (runs / ".serve").mkdir(exist_ok=True)
     (runs / ".serve" / "secret.gz").write_bytes(b"")
-    client = served()
+    client = start_client()
     # Also as an absolute path, a folder, and a name with a zero byte.
     for path in ("/../secret", "/%2e%2e/secret", f"/{runs}/.serve/secret", "/runs", "/a%00b"):
         assert client.get(path).status_code == 404
 
 
-def test_unknown_address_has_a_not_found_page(served):
-    client = served()
+def test_unknown_address_has_a_not_found_page(start_client):
+    client = start_client()
     for path, text, home in (
         ("/runs/gone.html", "Page not found", "../index.html"),
         ("/zh/runs/gone.html", "页面不存在", "../index.html"),
@@ -105,8 +105,8 @@ def test_unknown_address_has_a_not_found_page(served):
         assert not any(word in answer.text for word in ("javascript:", "<b>", "gone"))
 
 
-def test_pages_are_plain_for_clients_without_gzip_and_not_sent_twice(served):
-    client = served()
+def test_pages_are_plain_for_clients_without_gzip_and_not_sent_twice(start_client):
+    client = start_client()
     page = client.get("/", headers={"Accept-Encoding": "gzip"})
     plain = client.get("/", headers={"Accept-Encoding": "identity"})
     assert page.headers["content-encoding"] == "gzip"

@@ -192,7 +192,7 @@ class ScriptedJob:
             counts = Counts(
                 samples=micro.samples,
                 sequences=micro.samples,
-                tokens=10 * micro.samples,
+                tokens=10 * micro.samples,  # every sample has 10 tokens, padded to 16
                 tokens_padded=16 * micro.samples,
             )
             step_samples = micro.step_samples

@@ -28,7 +28,8 @@ class Server:
         self.lines: list[str] = []  # of its output so far
         for line in self.process.stdout:
             self.lines.append(line)
-            if match := re.search(r"http://127\.0\.0\.1:([0-9]+)/", line):
+            match = re.search(r"http://127\.0\.0\.1:([0-9]+)/", line)
+            if match is not None:
                 self.address, self.port = match[0], match[1]
                 break
         else:  # the output ended without an address

@@ -223,8 +223,10 @@ def train_job(folder: Path, *, rank: int = 0, ranks: int = 1) -> dict[str, Any]:
     job = build(context, load_data(context))
     batches = list(job.batches(0))
     losses, stream = [], iter(batches)
-    while (loss := job.step(stream)) is not None:  # None: the epoch has ended
+    loss = job.step(stream)
+    while loss is not None:  # None: the epoch has ended
         losses.append(loss.item())
+        loss = job.step(stream)
     quality = job.evaluate()
     return {
         "losses": losses,

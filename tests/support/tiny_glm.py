@@ -152,8 +152,10 @@ def train(job: GlmJob, epochs: int = 2) -> dict[str, Any]:
     for epoch in range(epochs):
         batches = list(job.batches(epoch))
         stream = iter(batches)
-        while (loss := job.step(stream)) is not None:
+        loss = job.step(stream)
+        while loss is not None:  # None: the epoch has ended
             losses.append(loss.item())
+            loss = job.step(stream)
         num_samples = 0  # of the step whose micro-batches are counted
         for batch in batches:
             num_samples += batch.counts.samples

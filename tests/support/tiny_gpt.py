@@ -112,8 +112,10 @@ def train(job: GptJob) -> dict[str, Any]:
             yield batch
 
     stream = count(job.batches(0))
-    while (loss := job.step(stream)) is not None:
+    loss = job.step(stream)
+    while loss is not None:  # None: the epoch has ended
         losses.append(loss.item())
+        loss = job.step(stream)
     job.check()
     quality = job.evaluate()
     weights = {name: gather_whole(value) for name, value in job.model.named_parameters()}

@@ -130,7 +130,8 @@ def train(
         source = list(make_batches(sharding, epoch))
         micro_batches = iter(source)
         position = 0  # of the next step's first micro-batch
-        while (loss := stepper.step(micro_batches)) is not None:
+        loss = stepper.step(micro_batches)
+        while loss is not None:  # None: the epoch has ended
             samples = 0
             while True:  # over the micro-batches of the step that was taken
                 samples += source[position].counts.samples
@@ -138,6 +139,7 @@ def train(
                 if source[position - 1].closes_step:
                     break
             steps.append((float(loss), samples))
+            loss = stepper.step(micro_batches)
     return steps
 
 

@@ -26,7 +26,7 @@ _with_sizes = torch._C._dynamo.guards._reinterpret_tensor
 
 
 class Memory:
-    """What is allocated, by address.
+    """The device's memory, which is storages of the host: what is allocated, by address.
 
     Args:
         total_bytes: size of the device's memory.

@@ -48,6 +48,7 @@ class _Run:
 
 
 def init(project: str, **_: object) -> _Run:
+    """Open a run, as W&B does; for the project called ``refuse`` there is no server."""
     if project == "refuse":
         raise ConnectionError("no server at example.org")
     assert "torch" not in sys.modules  # a follower must not load it: it takes a device's memory
