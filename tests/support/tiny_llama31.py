@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from torch.autograd.graph import saved_tensors_hooks
 
 from support.tiny_gpt import Split
 from trainmark.cases.llama31_8b.case import Llama31Recipe
 from trainmark.cases.llama31_8b.job import Llama31Job, build
 from trainmark.devices.vendors.cpu import CpuDevice
 from trainmark.protocols import JobContext
+
+if TYPE_CHECKING:
+    import torch
 
 SAMPLES = 160  # 20 steps
 
@@ -37,3 +42,41 @@ def new_job(*, rank: int = 0, world_size: int = 1, **changes: Any) -> Llama31Job
     )
     # Seven samples for validation are fewer than a usual micro-batch.
     return build(context, SimpleNamespace(train=Split(SAMPLES), validation=Split(7)))
+
+
+def measure_saved_bytes(rank: int, world_size: int, changes: list[dict[str, Any]]) -> list[int]:
+    """Return the bytes that a forward pass on this rank saves for the backward pass.
+
+    They include autocast's copies of weights, so measure in bf16: in fp32 it saves some weights
+    themselves, which are not left out.
+
+    Args:
+        changes: of the recipe; the result has one number for each.
+    """
+    return [_measure_saved_bytes(rank, world_size, fields) for fields in changes]
+
+
+def _measure_saved_bytes(rank: int, world_size: int, fields: dict[str, Any]) -> int:
+    job = new_job(rank=rank, world_size=world_size, **fields)
+    saved_sizes: dict[int, int] = {}  # bytes of each storage, by its address
+    kept_tensors = []  # so that no address is used again
+
+    def record(tensor: torch.Tensor) -> torch.Tensor:
+        storage = _get_storage(tensor)
+        kept_tensors.append(tensor)
+        saved_sizes[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    batch = next(iter(job.batches(0)))
+    with saved_tensors_hooks(record, lambda tensor: tensor), job.stepper.autocast():
+        job._compute_loss_sum(batch)
+    return sum(saved_sizes.values())
+
+
+def _get_storage(tensor: torch.Tensor) -> torch.UntypedStorage:
+    """Return the storage of this rank's part of a tensor, which may be a DTensor."""
+    # A tensor that wraps others, such as a DTensor, says in which attributes they are.
+    while hasattr(tensor, "__tensor_flatten__"):
+        names, _ = tensor.__tensor_flatten__()
+        tensor = getattr(tensor, names[0])
+    return tensor.untyped_storage()

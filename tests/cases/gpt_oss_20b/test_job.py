@@ -271,6 +271,15 @@ def test_real_step_needs_at_least_the_predicted_memory(changes: dict[str, Any]) 
         check_fit(Path(), recipe, world_size=1, memory=RankMemory(needed))
 
 
+def test_gradients_of_earlier_micro_batches_exist_beside_the_whole_head_gradient() -> None:
+    # Recomputation makes the backward pass of the last block the moment that needs most. Of two
+    # ranks, each holds half of all gradients, but FSDP2 reduces the head's gradient last.
+    changes = TINY | {"checkpoint_activations": "full", "grad_accum_steps": 2, "fsdp": True}
+    recipe = tiny_gpt_oss.make_recipe(**changes)
+    head_gradient = 4 * recipe.vocab_size * recipe.hidden_size  # 4 bytes a float32
+    assert predict(recipe, 2).gradients == 4 * recipe.parameters // 2 + head_gradient
+
+
 def test_the_published_recipe_fits_eight_cards_of_80_gib() -> None:
     recipe = CASE.recipes["standard-1x8"]
     assert isinstance(recipe, GptOssRecipe)

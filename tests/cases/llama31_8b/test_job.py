@@ -15,9 +15,10 @@ import torch
 from support import tiny_llama31
 from support.live_tensors import LiveTensors
 from support.old_torch import needs_fsdp, predicts_memory
+from support.real_ranks import call_on_ranks
 from support.tiny_gpt import train, train_on_ranks
 from trainmark.cases.llama31_8b.case import CASE, Llama31Recipe
-from trainmark.cases.llama31_8b.data import check_fit, predict
+from trainmark.cases.llama31_8b.data import _predict_block, check_fit, predict
 from trainmark.cases.llama31_8b.figures import compute
 from trainmark.cases.llama31_8b.job import compute_lr_factor
 from trainmark.errors import EnvironmentFault, UsageError
@@ -147,6 +148,39 @@ def test_real_step_needs_the_predicted_memory(changes: dict[str, Any]) -> None:
     # Exactly so much memory does not suffice, as the process needs some for other things.
     with pytest.raises(EnvironmentFault, match="a rank needs about"):
         check_fit(Path(), recipe, world_size=1, memory=RankMemory(needed))
+
+
+@needs_fsdp
+@predicts_memory
+def test_tensor_parallel_block_saves_the_predicted_memory(tmp_path: Path) -> None:
+    variants: list[dict[str, Any]] = []
+    for sequence_parallel in (False, True):
+        variant = TINY | {
+            "precision": "bf16",
+            "tensor_parallel": 2,
+            "sequence_parallel": sequence_parallel,
+        }
+        variants += [variant, variant | {"num_layers": 2}]  # 4 and 2 layers
+    saved_bytes, _ = call_on_ranks(2, tmp_path, tiny_llama31.measure_saved_bytes, 2, variants)
+    for number in range(0, len(variants), 2):
+        # Without the tensors of the embedding and the head.
+        block_bytes = (saved_bytes[number] - saved_bytes[number + 1]) / 2
+        recipe = tiny_llama31.make_recipe(**variants[number])
+        # The head, of the table's size, is among the matmul weights, but in no block.
+        head_weights = recipe.vocab_size * recipe.hidden_size
+        block_weights = (recipe.matmul_weights - head_weights) // recipe.num_layers
+        predicted = _predict_block(recipe, block_weights).saved
+        assert 0.99 * block_bytes <= predicted <= block_bytes, variants[number]
+
+
+def test_gradients_of_earlier_micro_batches_exist_beside_the_whole_head_gradient() -> None:
+    # Recomputation makes the backward pass of the last block the moment that needs most. Of two
+    # ranks, each holds half of all gradients, but FSDP2 reduces the head's gradient last.
+    changes = TINY | {"checkpoint_activations": "full", "grad_accum_steps": 2, "fsdp": True}
+    recipe = tiny_llama31.make_recipe(**changes)
+    all_gradients = 4 * tiny_llama31.new_job(**changes).num_parameters  # 4 bytes a float32
+    head_gradient = 4 * recipe.vocab_size * recipe.hidden_size
+    assert predict(recipe, 2).gradients == all_gradients // 2 + head_gradient
 
 
 def test_error_names_the_batch_and_layers_that_fit() -> None:

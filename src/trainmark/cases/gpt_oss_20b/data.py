@@ -128,11 +128,15 @@ def _find_peak(
     table = recipe.vocab_size * recipe.hidden_size * FP32_BYTES
     # Gradients that exist in the forward pass: those of earlier micro-batches, if there are any.
     early_gradients = local_weights if recipe.grad_accum_steps > 1 else 0
-    # Gradients that exist in the backward pass of the first block.
+    # Gradients that exist in the backward passes of the last and of the first block.
     if is_sharded:
-        # The head's gradient is computed first, but FSDP2 reduces it last: until then it is whole.
+        # The head's gradient is computed first, but FSDP2 reduces it last: until then it is whole,
+        # and exists beside the sharded gradients.
+        last_block_gradients = early_gradients + table
         late_gradients = local_weights + table
     else:
+        # Not a sum: if there are early gradients, the head's gradient is added to them in place.
+        last_block_gradients = max(early_gradients, table)
         # The gradient of the token table is computed only afterwards.
         late_gradients = max(early_gradients, local_weights - table)
     # Activations in the backward pass of a block; a gradient of the residual stream exists too.
@@ -143,7 +147,7 @@ def _find_peak(
         _PeakBytes(gradients=early_gradients, activations=layers * block.saved + head),
         # In the backward pass of the last block, when the head's gradient exists.
         _PeakBytes(
-            gradients=max(early_gradients, table),
+            gradients=last_block_gradients,
             activations=(layers - 1) * block.saved + in_block,
         ),
         # In the backward pass of the first block.
@@ -183,8 +187,9 @@ def _predict_block(recipe: GptOssRecipe, weight_copies: int) -> _BlockBytes:
     stream = tokens * recipe.hidden_size * FP32_BYTES  # bytes of the residual stream
     attention_result = tokens * number_bytes * recipe.head_dim * recipe.num_heads
     # Autocast copies a layer's input for each matrix: query, key, value, router and experts. In
-    # fp32 there are no copies, and one stream is counted as a reserve.
-    inputs = 5 * tokens * recipe.hidden_size * HALF_BYTES if is_half else stream
+    # fp32 there are no copies: the first three share one input, and the router has another.
+    num_inputs = 5 if is_half else 2
+    inputs = num_inputs * tokens * recipe.hidden_size * number_bytes
     # Each of two norms saves its input and the normalized input. Its result is an input below.
     norms = 4 * stream
     # Attention by windows saves queries and result once, but keys and values twice, because the

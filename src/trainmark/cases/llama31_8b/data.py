@@ -74,8 +74,9 @@ def predict(recipe: Llama31Recipe, world_size: int) -> Prediction:
         recipe,
         _predict_block(recipe, block_weights),
         all_gradients=local_weights * FP32_BYTES,
-        head_gradient=table * FP32_BYTES // num_shards,
+        table_gradient=table * FP32_BYTES // num_shards,
         block_gradient=block_weights * FP32_BYTES // num_shards,
+        whole_head_gradient=table * FP32_BYTES // tensor_parallel if is_sharded else 0,
     )
     # Bytes that the allocator keeps after they are freed. FSDP2 gathers weights in one CUDA stream
     # and reduces gradients in another. Each stream keeps freed memory of the size of the gathered
@@ -102,8 +103,9 @@ def _find_peak(
     block: _BlockBytes,
     *,
     all_gradients: int,
-    head_gradient: int,
+    table_gradient: int,
     block_gradient: int,
+    whole_head_gradient: int,
 ) -> _PeakBytes:
     """Return the bytes at the moment of a step when gradients and activations need most.
 
@@ -112,14 +114,25 @@ def _find_peak(
             in its backward pass, which may recompute it; ``cached_copies`` of its weights, which
             autocast keeps until the forward pass ends; and ``stream``, those of the residual
             stream.
-        all_gradients, head_gradient, block_gradient: bytes of the gradients that the rank holds:
-            of all weights, of the head and of one block.
+        all_gradients, table_gradient, block_gradient: bytes of the gradients that the rank holds:
+            of all weights, of the token table or the head, and of one block.
+        whole_head_gradient: bytes of the head's gradient before FSDP2 reduces it, beside those of
+            the sharded gradients; 0: the weights are not sharded.
     """
     # Gradients that exist in the forward pass: those of earlier micro-batches, if there are any.
     early_gradients = all_gradients if recipe.grad_accum_steps > 1 else 0
     # Gradients that exist in the backward pass of the first block, whose own gradients are not
-    # computed yet. Nor is that of the token table, which is as large as that of the head.
-    late_gradients = max(early_gradients, all_gradients - head_gradient - block_gradient)
+    # computed yet. Nor is that of the token table.
+    late_gradients = all_gradients - table_gradient - block_gradient
+    if whole_head_gradient:
+        # The head's gradient is computed first, but FSDP2 reduces it last: until then it is whole,
+        # and exists beside the sharded gradients.
+        last_block_gradients = early_gradients + whole_head_gradient
+        late_gradients = max(early_gradients, late_gradients - table_gradient) + whole_head_gradient
+    else:
+        # Not a sum: if there are early gradients, the head's gradient is added to them in place.
+        last_block_gradients = max(early_gradients, table_gradient)
+        late_gradients = max(early_gradients, late_gradients)
     saved = recipe.num_layers * block.saved
     cached_copies = recipe.num_layers * block.cached_copies
     head = _predict_head_bytes(recipe, block.stream)
@@ -127,10 +140,9 @@ def _find_peak(
         # At the end of the forward pass.
         _PeakBytes(gradients=early_gradients, activations=saved + cached_copies + head),
         # In the backward pass of the last block. The head's gradient exists; its other tensors and
-        # autocast's copies are freed. Not a sum: if there are gradients of earlier micro-batches,
-        # that of the head is added to them in place.
+        # autocast's copies are freed.
         _PeakBytes(
-            gradients=max(early_gradients, head_gradient),
+            gradients=last_block_gradients,
             activations=saved + block.temporary,
         ),
         # In the backward pass of the first block.
@@ -164,10 +176,11 @@ def _predict_block(recipe: Llama31Recipe, block_weights: int) -> _BlockBytes:
     copies = block_weights * HALF_BYTES // tensor_parallel if is_half else 0
     # Each of two norms saves its input and the normalized input. Its result is an input below.
     norms = 4 * stream
-    # Inputs of the matmuls for query, key, value, gate and up. Autocast saves a copy for each;
-    # otherwise, those of attention share one input, and gate and up share the other.
+    # Inputs of the matmuls for query, key, value, gate and up, which are whole on every rank.
+    # Autocast saves a copy for each; otherwise, those of attention share one input, and gate and up
+    # share the other.
     num_inputs = 5 if is_half else 2
-    inputs = num_inputs * hidden * column
+    inputs = num_inputs * hidden * tokens * number_bytes
     attention = (2 * hidden + 2 * kv_size) * column  # query and result, key and value
     # Sums of the softmax, one for each token and head.
     attention_sums = tokens * recipe.num_heads * FP32_BYTES // tensor_parallel
