@@ -594,6 +594,24 @@ def make_throttled_record(**shares):
     )
 
 
+def test_minor_limits_are_those_of_the_launch_whose_dominant_limit_is_shown():
+    fast = make_throttled_record().model_copy(update={"run_id": "fast"})
+    # The slower of two launches stands for both. Its clocks were lowered, and it shared the cores.
+    slow = make_throttled_record(measured1={"hot": 0.4})
+    p_train = slow.figures["p_train"]
+    slow = slow.model_copy(
+        update={
+            "environment": slow.environment | {"others_cpu_share": 0.47},
+            "figures": slow.figures
+            | {"p_train": p_train.model_copy(update={"value": p_train.value / 2})},
+        }
+    )
+    assert find_limits(fast) == []
+    dominant_limit, minor_limit = find_limits(slow)
+    assert (dominant_limit.arithmetic, minor_limit.arithmetic) == ("40.0% > 1%", "47.0% > 10%")
+    assert "(47.0% &gt; 10%)" in to_page_html(fast, slow)
+
+
 def test_throttling_is_named_by_rank_and_distinguished_by_its_time():
     hot = make_throttled_record(measured1={"hot": 0.4}, run0={"hot": 0.1}, run1={"hot": 0.3})
     sentence = translate(build_rank_strip(hot).sentence, "en")

@@ -160,7 +160,7 @@ def _build_sections(
         ),
         figures.build_evaluations(record, address),
         figures.build_printed_speeds(record),
-        figures.build_findings(records),
+        figures.build_findings(records, record),
         provenance.build_published(record),
         provenance.build_run_facts(record),
         provenance.build_environment(record),
@@ -187,9 +187,9 @@ def _build_repeats(records: Sequence[Record]) -> Section | None:
         curve_records[label] = [record]
         legend[label] = record.run_id
     curves = charts.chart_overlays(curve_records, legend)
-    num_passed = phrase("repeats.counted", passed=len(repeat_summary.passed), all=len(records))
+    passed_text = phrase("repeats.counted", passed=len(repeat_summary.passed), all=len(records))
     return build_folded_section(
-        "repeats", *repeats.build_repeats(repeat_summary), build_columns(*curves), gist=num_passed
+        "repeats", *repeats.build_repeats(repeat_summary), build_columns(*curves), gist=passed_text
     )
 
 
@@ -441,8 +441,9 @@ def write_entry_pages(entry: SeriesEntry) -> None:
     """Write the pages of all launches of an entry of a plan file, earlier failures included.
 
     Each call of the plan file that runs launches of the entry is an attempt, with a folder of its
-    own. The pages are written into the folder of the newest attempt. Nothing is written for an
-    entry of one launch, because that launch has its own pages.
+    own. The pages are written into the folder of the newest attempt, once: no later call adds
+    launches to that folder. Nothing is written for an entry of one launch, because that launch has
+    its own pages.
 
     Args:
         entry: a run that the plan file asks for. ``run_dir`` is the folder of the newest attempt;
@@ -453,7 +454,7 @@ def write_entry_pages(entry: SeriesEntry) -> None:
     folder = entry.run_dir
     if entry.num_launches == 1 or folder is None or not folder.exists():
         return
-    if (folder / HTML_PAGE).exists():  # an earlier call has written it
+    if (folder / HTML_PAGE).exists():  # an earlier call has written it, and this one ran nothing
         return
     # Compared with their events, as the entry's own records were when they were read.
     failures = [

@@ -105,10 +105,10 @@ def build_repeats(repeat_summary: RepeatSummary) -> list[Block]:
     blocks: list[Block] = []
     if rows:
         blocks.append(build_table(columns, rows))
-    num_passed = phrase(
+    passed_text = phrase(
         "repeats.counted", passed=len(repeat_summary.passed), all=len(repeat_summary.records)
     )
-    blocks.append(Paragraph(num_passed))
+    blocks.append(Paragraph(passed_text))
     failed = [record for record in repeat_summary.records if not record.passed]
     if failed:
         runs = join((x.run_id, " (", phrase(f"status.{x.status}"), ")") for x in failed)

@@ -140,7 +140,8 @@ def _list_span_rows(record: Record) -> list[list[Phrase]]:
     ``record.spans`` has the wall time of the rank that ended last, divided into spans such as
     set-up, measured steps and evaluation. The cells are name, seconds, unit and share.
     """
-    # The wall time is None if that rank never started; the spans add up to it.
+    # The spans add up to the wall time. It is None if no rank started: all spans are 0 then, so
+    # that there are no rows.
     wall_ns = record.spans.wall_ns or sum(record.spans.by_name_ns.values())
     rows: list[list[Phrase]] = []
     for name, ns in record.spans.by_name_ns.items():
@@ -340,7 +341,7 @@ def _format_readings(use: Use | None) -> list[Phrase]:
     return row
 
 
-def build_findings(records: Sequence[Record]) -> Section:
+def build_findings(records: Sequence[Record], typical_launch: Record) -> Section:
     """Return the findings that give no reason to doubt the figures, and minor limits of the speed.
 
     A finding is what a reader must know about the figures of a launch. Those that lower the trust
@@ -349,9 +350,10 @@ def build_findings(records: Sequence[Record]) -> Section:
     dominant limit, which also stands elsewhere.
 
     Args:
-        records: launches of the same work.
+        records: launches of the same work, which is of one case: the texts of its messages are the
+            same in all.
+        typical_launch: the one of them whose limits stand for all, here as elsewhere on the page.
     """
-    record = records[0]
     codes_of_doubts = {reason.code for reason in get_trust(records).reasons}
     finding_by_code: dict[str, Message] = {}
     for launch in records:
@@ -359,9 +361,10 @@ def build_findings(records: Sequence[Record]) -> Section:
             if finding.code not in codes_of_doubts:
                 finding_by_code.setdefault(finding.code, finding)
     blocks: list[Block] = [
-        Paragraph(translate_message(record, finding)) for finding in finding_by_code.values()
+        Paragraph(translate_message(typical_launch, finding))
+        for finding in finding_by_code.values()
     ]
-    blocks += limits.list_minor_limits(record)
+    blocks += limits.list_minor_limits(typical_launch)
     return build_folded_section("trust", *blocks, gist=str(len(blocks)))
 
 
