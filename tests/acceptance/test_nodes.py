@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from itertools import combinations
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from support.acceptance_evidence import make_digests
-from trainmark.acceptance import evidence, peers
+from trainmark.acceptance import cluster, evidence, peers
 from trainmark.acceptance.cluster import attach_session, prepare_session
 from trainmark.acceptance.conclusion import conclude_nodes
 from trainmark.acceptance.evidence import (
@@ -25,7 +26,7 @@ from trainmark.acceptance.peers import Session
 from trainmark.acceptance.request import AcceptRequest
 from trainmark.acceptance.session import count_rounds
 from trainmark.acceptance.tasks import RankResult
-from trainmark.errors import RecordError, UsageError
+from trainmark.errors import EnvironmentFault, RecordError, UsageError
 from trainmark.pages.acceptance import build_acceptance_document
 from trainmark.pages.rendering import to_markdown
 from trainmark.pages.texts import LANGUAGES
@@ -39,6 +40,11 @@ if TYPE_CHECKING:
 
 NODES = ("a", "b", "c", "d")
 VARIATION = (1.0, 1.002, 0.998)  # of the step times of the rounds: noise without randomness
+
+
+@dataclass
+class UnsubmittedSession:
+    is_submitted: bool = False
 
 
 def join(
@@ -444,6 +450,22 @@ def test_cluster_that_cannot_be_accepted_is_refused(
 
     assert str(refused.value.where).endswith(where)
     assert not list((tmp_path / "out").glob("*.json"))  # no plan or result was written
+
+
+def test_error_of_the_block_that_attaches_a_session_is_not_a_taken_lock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "sessions" / "1").mkdir(parents=True)
+    monkeypatch.setattr(cluster, "read_session", lambda _: UnsubmittedSession())
+    with pytest.raises(BlockingIOError, match="of the block"), attach_session(tmp_path):
+        raise BlockingIOError("of the block")
+    # The lock itself, held by another command, is reported.
+    with (
+        attach_session(tmp_path),
+        pytest.raises(EnvironmentFault, match="already waiting"),
+        attach_session(tmp_path),
+    ):
+        pass
 
 
 def test_attach_to_a_folder_without_a_session_is_refused(tmp_path: Path) -> None:

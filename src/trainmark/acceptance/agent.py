@@ -158,7 +158,7 @@ class Agent:
         Each round measures the sets of nodes that the search needs after the round before it. So
         the round is chosen only after all nodes have arrived at the end of the one before.
         """
-        # The end of the phase of pairs, without which this phase cannot be chosen.
+        # The end of the phase of pairs. A request for groups without pairs is refused.
         previous_barrier = _CONFIRMING_PAIRS_END
         # Rounds that an earlier session measured are skipped by their numbers. Session 1 numbers
         # these from 1,000,000, session 2 from 2,000,000, so that each round of the search is
@@ -198,9 +198,12 @@ class Agent:
             alive = self._session.list_alive(self._joined)
             if alive and alive[0] == self._node_rank:
                 chosen_rounds = choose_rounds()
-                # Atomically: other nodes read the file as soon as it exists.
-                with write_atomically(path) as file:
-                    file.write(json.dumps(chosen_rounds).encode())
+                # While this node chose, another one may have been silent for so long that it seemed
+                # lost, or the other way round. Then both choose, and the first file counts.
+                if not path.exists():
+                    # Atomically: other nodes read the file as soon as it exists.
+                    with write_atomically(path) as file:
+                        file.write(json.dumps(chosen_rounds).encode())
                 break
             time.sleep(_POLL_S)
         if not path.exists():

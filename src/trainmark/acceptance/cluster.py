@@ -6,7 +6,7 @@ The folder must be on a file system that all nodes see: through it they wait for
 from __future__ import annotations
 
 import time
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -245,16 +245,18 @@ def attach_session(folder: Path) -> Iterator[OpenedSession]:
             "folder",
             fix="pass the --out folder of the command that submitted the test",
         )
-    try:
-        with run_dir.lock_folder(folder):
-            opened = read_session(folder / SESSIONS_DIR / str(max(numbers)))
-            yield replace(opened, is_submitted=True)  # so that no second job is started
-    except BlockingIOError:
-        raise EnvironmentFault(
-            "another process is already waiting for this acceptance test",
-            where=str(folder),
-            fix="wait until the other process ends",
-        ) from None
+    # The stack lets the handler below cover the locking alone, and not the block of the caller.
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(run_dir.lock_folder(folder))
+        except BlockingIOError:
+            raise EnvironmentFault(
+                "another process is already waiting for this acceptance test",
+                where=str(folder),
+                fix="wait until the other process ends",
+            ) from None
+        opened = read_session(folder / SESSIONS_DIR / str(max(numbers)))
+        yield replace(opened, is_submitted=True)  # so that no second job is started
 
 
 def measure_nodes(

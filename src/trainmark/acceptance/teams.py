@@ -188,8 +188,10 @@ def _read_outcome(
     if len(results) == len(codes):  # complete, even if a rank had to be ended after its result
         results.sort(key=lambda result: result.rank)
         return TeamOutcome(team=team_run.team, results=results)
-    if reason is not None:
-        unended_ranks = [str(rank) for rank, code in enumerate(codes) if code is None]
+    unended_ranks = [str(rank) for rank, code in enumerate(codes) if code is None]
+    # All ranks may have failed just before the deadline. If one of them failed, the others, which
+    # wait for it, are killed: they are not the reason.
+    if reason is not None and unended_ranks:
         errors.append(f"ranks that did not end: {', '.join(unended_ranks)}")
     elif not errors:
         errors.append(f"exit codes of the ranks: {codes}")
