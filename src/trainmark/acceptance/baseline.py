@@ -128,7 +128,8 @@ def read_baselines_of_acceptance(folder: Path, plans: Sequence[Plan]) -> Baselin
     passing = set(result.list_names("pass"))
     is_of_nodes = result.unit == "node"  # else the devices of one machine were judged
     # All names of the product of each passing device and node: first the one that the node
-    # reported. Ranks may have reported others, which are added for devices below.
+    # reported. Ranks may have reported others, which are added for devices below: an acceptance of
+    # one machine looks a device up by them. A node is only looked up by the name that it reports.
     products_of_device: dict[str, set[str]] = {}
     products_of_node: dict[str, set[str]] = {}
     for joined in evidence.nodes.values():

@@ -154,7 +154,7 @@ def compute_biweight_means(
         that have a weight. The standard error is NaN if no value has one.
     """
     centre = compute_lower_medians(values, node, num_nodes) if start is None else start
-    weight = np.ones(len(values))
+    weight = np.ones(len(values))  # replaced in the first iteration, of which there is always one
     # A given start is near the result already, so that fewer iterations are enough.
     for _ in range(_ITERATIONS if start is None else _FURTHER_ITERATIONS):
         # A value has no weight from ``_TUNING`` standard deviations on.

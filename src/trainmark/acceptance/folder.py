@@ -58,6 +58,7 @@ def open_folder(folder: Path, request: AcceptRequest) -> Iterator[None]:
         EnvironmentFault: another command holds the lock, the path is no folder, or the folder has
             files but no earlier session.
     """
+    # The stack lets the handlers below cover the locking alone, and not the block of the caller.
     with ExitStack() as stack:
         try:
             folder.mkdir(parents=True, exist_ok=True)

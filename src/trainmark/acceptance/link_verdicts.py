@@ -59,7 +59,9 @@ def judge_links(
             decided.
     """
     residual = pairs.residual  # (P,), one of each measurement of a pair
-    if measured.num_nodes <= 2:  # a single link has no peers: no link is judged
+    # Of two nodes, no link is judged: what their only link adds to the step cannot be told from
+    # what training in a pair adds in any case.
+    if measured.num_nodes <= 2:
         measured = Measurements(num_nodes=measured.num_nodes)
         residual = make_empty_floats()
     # ``links.rounds`` (L,): number of measurements of each link; ``links.link_of_pair`` (P,): index
@@ -145,7 +147,8 @@ def _estimate_std_errors(measured: Measurements, pairs: PairFit, links: _Links) 
         (L,), one of each link.
     """
     node_errors = pairs.nodes.std_error
-    # (P,) mean of the variances of both nodes of each pair, in place of that of its slower node.
+    # (P,) mean of the variances of both nodes of each pair, in place of that of its slower node:
+    # which one that is, is known only up to these errors.
     mean_variance = (node_errors[measured.first] ** 2 + node_errors[measured.second] ** 2) / 2
     node_variance = np.zeros(len(links.rounds))  # (L,)
     # All measurements of a link have the same nodes, so that each of them sets the same value. NaN:

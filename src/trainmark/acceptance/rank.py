@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+import traceback
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -325,8 +326,6 @@ def main(text: str) -> int:
             RankFailure(rank=rank, error=f"{type(error).__name__}: {error}"[:_MAX_ERROR_CHARACTERS])
         )
         exit_code = 1
-        import traceback
-
         traceback.print_exc()
     os.write(results_fd, f"{line}\n".encode())  # by one call, because ranks share the file
     return exit_code

@@ -345,6 +345,7 @@ def _list_peer_groups(result: AcceptanceResult) -> list[Block]:
         )
         for group in result.peer_groups
     )
+    # No fault, but a warning: members of different groups were not compared with each other.
     return [Paragraph(phrase("accept.peer_groups"), "warn"), build_table(headings, rows)]
 
 
@@ -378,7 +379,8 @@ def _build_heat_map(result: AcceptanceResult) -> HeatMap:
     ``result.links`` has a link of the same pair for each quantity that was measured in pairs: the
     training step, and others such as a collective. The cell of a pair shows one of them: the first
     that fails among the others; if none of those fails, the link of the step, or the last of the
-    others if the step was not measured.
+    others if the step was not measured. So each pair with a failing link has a red cell; the table
+    below the map lists the links of all quantities.
     """
     names = [member.name for member in result.members]
     link_of_pair: dict[frozenset[str], Link] = {}
@@ -522,6 +524,7 @@ def _describe_sensitivity(result: AcceptanceResult) -> list[Block]:
         if quantity.name != "step":
             continue
         if quantity.trend is not None:
+            # This text formats the share itself: by its sign it says faster or slower.
             blocks.append(Paragraph(phrase("accept.trend", share=quantity.trend)))
         if quantity.detectable_link is not None:
             share = format_share(quantity.detectable_link)

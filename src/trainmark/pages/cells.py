@@ -42,7 +42,8 @@ def are_numbers(column: Sequence[str]) -> bool:
 
 def escape_markdown(text: object) -> str:
     """Return ``text`` as one line of Markdown that shows it literally, also in a table's cell."""
-    # HTML in the text, which Markdown would interpret: entities such as ``&lt;``, and tags.
+    # HTML in the text, which Markdown would interpret: entities such as ``&lt;``, of which the
+    # pattern matches the ampersand alone, and tags. Markdown shows any other ampersand as it is.
     line = _START_OF_ENTITY.sub("&amp;", to_one_line(text)).replace("<", "&lt;")
     return _MARKDOWN_SYNTAX.sub(lambda match: "\\" + match.group(), line)
 

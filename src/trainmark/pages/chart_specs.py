@@ -243,7 +243,7 @@ def draw_ratios(*, scale: Spec, verdicts: Sequence[Phrase], colours: Sequence[st
                 "axis": {"grid": False},
             },
             "color": {
-                "field": "verdict",  # the verdict
+                "field": "verdict",
                 "type": "nominal",
                 "title": None,
                 "scale": {"domain": list(verdicts), "range": list(colours)},

@@ -125,7 +125,9 @@ def _describe_trust_in_side(name: str, side: Side) -> Paragraph:
         side: launches of one work.
     """
     trust = describe_grade(side.trust, side.verification)
-    if side.is_witnessed:  # a user's own program ran
+    # Witnessed: a user's own program ran, which a probe measured from inside. The line says so, and
+    # that its figures are not comparable with those of a case, whatever the grade.
+    if side.is_witnessed:
         trust = join((trust, phrase("division.witnessed")))
     line = join((phrase("trust.of", side=name), trust), "colon")
     return Paragraph(line, TONES[side.trust.grade])
@@ -270,7 +272,11 @@ def to_junit(judgements: Sequence[Judgement], lang: str = "en") -> str:
     than the runs to which it is compared. It counts as skipped if the judgement is not certain,
     because JUnit has no outcome for that.
     """
-    outcome_of_code = {EXIT_FAILED: "failure", EXIT_USAGE: "error", EXIT_NOISY: "skipped"}
+    outcome_of_code = {
+        EXIT_FAILED: "failure",  # the run failed, or a figure regressed
+        EXIT_USAGE: "error",  # the run did other work
+        EXIT_NOISY: "skipped",  # too much noise, or too little data
+    }
     rows = build_gate_rows(judgements, lang).rows
     # An empty text: the test passed.
     outcomes = [outcome_of_code.get(judgement.exit_code, "") for judgement in judgements]

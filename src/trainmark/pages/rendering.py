@@ -136,6 +136,7 @@ def to_html(
             draw_static_picture(chart, language)  # the picture is cached for the template
         if progress is not None:
             progress(number, len(charts))
+    # ``render_template`` escapes the whole page. The digest must be that of the escaped script.
     script = escape_controls(read_shipped_file("report.js"))
     assert "</script" not in script, "it would end the element that has the script"
     digest = b64encode(sha256(script.encode()).digest()).decode()

@@ -117,8 +117,8 @@ def build_listing_table(
     value, which a line below the table states.
 
     Args:
-        listing: the runs, with the keys of columns in ``columns``. Those of them that are fields of
-            recipes are also in ``settings``.
+        listing: the runs, at least one, with the keys of columns in ``columns``. Those of them that
+            are fields of recipes are also in ``settings``.
         width: of the screen, in columns; 0: of the terminal on which this process prints, and no
             limit if it prints into a pipe or a file.
         are_columns_chosen: whether the user named the columns; the verification is then a column.

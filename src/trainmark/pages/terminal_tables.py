@@ -31,7 +31,7 @@ _UNLIMITED = 1_000_000  # columns: wider than any table
 
 @dataclass(frozen=True, slots=True)
 class _Cell:
-    """A text that rich can measure and fold."""
+    """A text that rich measures and folds as ``wrap`` does; a plain string it folds its own way."""
 
     text: str
 
@@ -107,6 +107,7 @@ def _build_table(rows: Rows, *, padding: int = 0, keep_words: bool = True) -> Ta
         header_style="bold",
         border_style="dim",
     )
+    # As a ``_Cell``, a text is measured and folded by this program's rules, not by those of rich.
     for column in zip(*rows, strict=True):
         longest_word = max(map(measure_longest_word, column))
         longest_cell = max(map(measure_width, column))

@@ -111,12 +111,13 @@ def compute_case_figures(measurement: Measurement, figures: dict[str, Figure]) -
     case = measurement.plan.case
     if case not in cases.list_names() or not cases.has_part(case, "figures"):
         return OwnFigures({})
-    # What each rank reported of its training job, such as the number of parameters.
+    # What rank 0 reported of its training job, such as the number of parameters.
     first_job = measurement.job or {}
     # What each rank trained in the steps after the warm-up: its counts and times.
     work_of_ranks = []
     for rank in measurement.ranks:
-        job = first_job if rank.job is None else rank.job  # None: the same facts as rank 0
+        # A rank has facts of its own only if they differ from those of rank 0; None: they do not.
+        job = first_job if rank.job is None else rank.job
         work_of_ranks.append(rank.make_work(dict(job)))
     compute = cases.import_part(case, "figures").compute
     # An exception of the case's code becomes a ``CaseError`` that names this part of the case.
@@ -444,7 +445,8 @@ def _list_device_uses(measurement: Measurement, interval: IntervalName) -> list[
     if telemetry is None:
         return message("not_sampled")
     if interval not in telemetry.intervals_s:
-        return message("nothing_trained" if interval == "train" else "target_not_reached")
+        # ``run`` is missing if no rank began, and then nothing was trained either.
+        return message("target_not_reached" if interval == "to_target" else "nothing_trained")
     has_sampler_begun = telemetry.interval_s is not None  # the sampler reported its period
     # "No monitor" is the reason only if the sampler looked for one and none failed. If one failed,
     # there are no readings either, and the end of this function returns that as the reason.

@@ -106,6 +106,7 @@ class Measurement:
             ranks=record.ranks,
             steps=record.steps,
             evaluations=record.quality.history,
+            # It may also be a computed reason: from it, ``quality`` gives the same reason again.
             no_quality_reason=record.quality.reason,
             telemetry=record.telemetry,
             replays=record.replays,

@@ -399,6 +399,8 @@ def read_record(path: Path) -> Record:
                 rule=f"without {RECORD_FILE}, the record is computed from {PLAN_FILE} and events",
                 fix="restore the file, or measure again",
             ) from None
+        # Commands that read a run first call ``launch.run_dir.make_record``, which makes a missing
+        # record from plan and events, or says why it cannot. So nothing is advised on that here.
         fix = "pass a run directory or its record.json"
         what = "no record found" if path.is_dir() else "no such file or folder"
         raise RecordError(what, where=str(file), fix=fix) from None

@@ -218,9 +218,9 @@ def estimate_trend(*sides: Sequence[float]) -> float | None:
     if it differs from 0 with 99% confidence.
 
     Args:
-        sides: one or more series of launches, such as A and B of a comparison: each has values
-            above zero in the order of its launches. The lines of all share one slope; the level of
-            each is its own.
+        sides: one or more series of launches, such as A and B of a comparison: each has three
+            values or more, above zero and in the order of its launches. The lines of all share one
+            slope; the level of each is its own.
     """
     # Order and logarithms are relative to their mean in each side, so that the line goes through
     # the origin.

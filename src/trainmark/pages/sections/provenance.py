@@ -327,7 +327,8 @@ def build_run_facts(record: Record) -> Section:
     changed = phrase("def.fix_hp", standards=plan.compared_with)
     # Split into single fields, which are joined below by the separator of the page's language.
     recipe_fields = _FIELD_SEPARATOR.split(format_fix_hp(_list_recipe_fields(record)))
-    # PyTorch's attention kernels, and whether each may run.
+    # Whether each of PyTorch's attention kernels may run. Those that did run in the first step are
+    # in ``attention``, as text.
     attention_flags = record.environment.get("attention_flags", {})
     attention_kernels = [name for name, is_allowed in attention_flags.items() if is_allowed]
     facts: dict[str, Phrase] = {

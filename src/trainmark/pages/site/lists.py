@@ -660,7 +660,7 @@ def _build_history(works: dict[str, list[Launch]], speed_heading: Phrase, links:
         "site.history_seen",
         launches=len(points),
         series=len(most_frequent),
-        steps=len(change_marks),
+        steps=len(change_marks),  # sudden changes of the speed, no steps of a training
     )
     return Chart(
         "history",
