@@ -187,6 +187,7 @@ def merge_launch_events(
     # file.
     job = index_by_name(EventFile(path, read_event)).get("job") if path.exists() else None
     ranks_ended = _merge_rank_ends(nodes)
+    # The launch of the first node; without one, the launcher's, moved to the first start of a rank.
     launch = _move_launch(launch, nodes, first_start_ns)
     if stop is not None:
         # The launcher's time is on the clock of another machine: the last end of a node stands for

@@ -128,10 +128,13 @@ class HybridTables(nn.Module):
             # The backward pass of ``local`` updates its rows with this learning rate and scale.
             self.local.learning_rate = self.learning_rate
             # The stepper multiplies losses by the number of ranks, because DDP averages gradients.
-            # But the gradients of rows are summed over ranks, so they are divided by it.
+            # But the gradients of rows are summed over ranks. So the number of ranks is part of the
+            # factor by which ``local`` divides its gradients.
             self.local.grad_scale = self.grad_scale * self.world_size
+            # ``exchange`` also learns which ids have their row on another rank.
             embeddings = self.local(self._find_local_rows(ids, exchange))
-        # ``wait`` passes the token to ``_EndExchange``. So autograd calls the backward pass of
+        # The token is a tensor without content, by which autograd orders the backward passes:
+        # ``wait`` passes it to ``_EndExchange``. So autograd calls the backward pass of
         # ``_EndExchange``, which sends gradients, before that of ``_StartExchange``, which receives
         # them.
         exchange.token = _StartExchange.apply(embeddings, anchor, exchange)  # type: ignore[no-untyped-call]
