@@ -75,13 +75,16 @@ def test_a_record_that_its_evidence_contradicts_is_loaded_with_a_warning(runs: P
     with pytest.warns(UserWarning, match="does not match its raw events"):
         (record,) = trainmark.load(runs / "a")
     assert record.trust.grade == "do_not_quote"
-    with pytest.raises(RecordError):  # there is nothing
+
+
+def test_load_refuses_what_has_no_record(runs: Path) -> None:
+    with pytest.raises(RecordError):  # the folder does not exist
         trainmark.load(runs / "none")
     with pytest.raises(RecordError, match="these are published rows, not a record"):
         trainmark.load("reference:distilbert_sst2")
 
 
-def test_sides_are_records_or_paths(runs: Path) -> None:
+def test_compare_takes_records_or_paths_as_sides(runs: Path) -> None:
     # Step times that are not a copy of the others, which would be refused.
     times = [int(time * (1 + 1e-3 * (-1) ** n)) for n, time in enumerate(TOY.steps.time_ns)]
     steps = TOY.steps.model_copy(update={"time_ns": times})
@@ -150,14 +153,15 @@ def default_sigint() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("default_sigint")
-def test_signal_is_delivered_again_on_request() -> None:
-    def raise_if_stopped() -> None:
+def test_noted_stop_signal_is_delivered_again_after_the_block_on_request() -> None:
+    def note_sigint() -> None:
         with note_stop_signals(deliver=True) as request:
             signal.raise_signal(signal.SIGINT)
             assert request.signal_name == "SIGINT"
 
+    # Within the block the signal is only noted; after it, Python's own handler gets it.
     with pytest.raises(KeyboardInterrupt):
-        raise_if_stopped()
+        note_sigint()
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
@@ -238,8 +242,9 @@ def test_launches_after_a_timeout_are_skipped(
     )
     assert (records, records.places) == ([late], [tmp_path / "run" / "r1"])
     assert str(messages[0]) == "the remaining launches (3) are skipped: they would also time out"
-    # Records are shown as a table in a terminal and in a notebook.
-    monkeypatch.undo()
+
+
+def test_records_are_shown_as_a_table_in_a_terminal_and_in_a_notebook() -> None:
     head, line, row = repr(api.Records([TOY])).splitlines()
     assert "run" in head
     assert TOY.run_id in row

@@ -74,6 +74,7 @@ def test_a_vendor_that_fails_is_named_and_skipped(tmp_path, monkeypatch, source,
     with pytest.raises(EnvironmentFault) as caught:
         devices.choose_vendor("abacus")
     assert caught.value.what == fault.what
+    # Commands that need no such device succeed, and print the fault as a warning.
     for args in (["list", "devices"], ["run", "toy", "--dry-run"]):
         monkeypatch.setattr(sys, "argv", ["trainmark", *args])
         monkeypatch.setenv("TRAINMARK_CACHE", str(tmp_path / "cache"))

@@ -33,6 +33,7 @@ def test_every_kind_of_error_has_our_wording(kind: str) -> None:
     general_rule = describe_rule("a later kind", {})
     assert general_rule == "it must be a value of a different type"
     assert rule != general_rule
+    # ``OF_THE_LIBRARY``: pieces of pydantic's own messages.
     assert not [words for words in OF_THE_LIBRARY if words in rule]
 
 
@@ -77,15 +78,17 @@ class Outer(Frozen):
             "started: 'noon' is not valid; it must be a date and time such as 2026-11-28T12:00:00Z",
         ),
         ({"name": "a", "host": "B"}, "host: 'B' is not valid; it must be HOST[:PORT]"),
+        # Of several errors, an unknown key is reported first.
         ({"name": 3, "title": 1}, "title: 1 is not valid; there is no such key"),
         ([], "not valid; it must be a table of keys and values"),
+        # Of a long value, the first 80 characters are shown.
         (
             {"name": "x" * 200, "kind": "y" * 200},
             f"kind: {'y' * 200!r:.80} is not valid; it must be one of 'a' or 'b'",
         ),
     ],
 )
-def test_value_key_and_rule_are_named(document: Any, words: str) -> None:
+def test_error_names_key_value_and_rule(document: Any, words: str) -> None:
     with pytest.raises(ValidationError) as raised:
         Outer.model_validate(document)
     assert describe_error(raised.value) == words
@@ -118,7 +121,7 @@ def test_other_errors_keep_their_first_line() -> None:
 
 
 @pytest.mark.parametrize("model", [Cluster, RunRequest])
-def test_no_field_of_a_user_shows_a_pattern_or_a_name_of_the_library(
+def test_errors_of_user_fields_show_no_pattern_and_no_wording_of_pydantic(
     model: type[BaseModel],
 ) -> None:
     for name in model.model_fields:

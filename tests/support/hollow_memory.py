@@ -284,16 +284,22 @@ def measure(case: str, recipe_name: str) -> Memory:
 
 
 def _measure_here(case: str, recipe_name: str) -> Memory:
-    """Take some steps of a recipe in this process; return the peaks of torch's allocator."""
+    """Take some steps of a recipe in this process; return the peaks of torch's allocator.
+
+    The device is the hollow card: its driver allocates memory, but computes nothing.
+    """
     ranks = read_num_ranks(recipe_name)
     device = devices.choose_vendor("nvidia").open(local_rank=0, ranks_here=1)
-    builder, fields = CASES[case]  # ``fields``: of the recipe, so that no file is read
+    # The recipe's ``fields`` are changed so that the job reads no file.
+    build_inputs, fields = CASES[case]
     recipe = replace(cases.load(case).recipes[recipe_name], **fields)
-    recipe = replace(recipe, kernels=recipe.kernels or "library")  # None: planning would choose
+    if recipe.kernels is None:  # planning, which is skipped here, would choose them
+        recipe = replace(recipe, kernels="library")
     if ranks > 1:
         join_alone(ranks, sharded=getattr(recipe, "fsdp", False))
-    loaded, batch, predicted = builder(recipe, ranks)
-    row = Memory(
+    # A stand-in for the case's data, one micro-batch, and the bytes predicted for ``reserved``.
+    loaded, batch, predicted = build_inputs(recipe, ranks)
+    row_without_peaks = Memory(
         case=case,
         recipe=recipe_name,
         precision=recipe.precision,
@@ -310,18 +316,21 @@ def _measure_here(case: str, recipe_name: str) -> Memory:
         for _ in range(STEPS):
             job.step(micro_batches(batch, recipe.grad_accum_steps, device))
     except torch.OutOfMemoryError:
-        return row  # without peaks
-    return row._replace(
+        return row_without_peaks
+    return row_without_peaks._replace(
         allocated=torch.cuda.max_memory_allocated(), reserved=torch.cuda.max_memory_reserved()
     )
 
 
 def micro_batches(batch: Batch, accumulated: int, device: Device) -> Iterator[Batch]:
-    """Return the micro-batches of a step; two if it accumulates, because more change nothing."""
+    """Yield the micro-batches of a step: one, or two if the recipe accumulates gradients.
+
+    More than two would take the same memory. ``accumulated``: how many the recipe has.
+    """
     count = min(accumulated, 2)
     for number in range(count):
         is_last = number == count - 1
-        step_samples = batch.step_samples * count
+        step_samples = batch.step_samples * count  # of all micro-batches of the step
         micro_batch = replace(batch, step_samples=step_samples, closes_step=is_last)
         yield map_tensors(micro_batch, device.place)
 
@@ -329,8 +338,8 @@ def micro_batches(batch: Batch, accumulated: int, device: Device) -> Iterator[Ba
 def join_alone(ranks: int, *, sharded: bool) -> None:
     """Make a group of ``ranks`` in which this process is rank 0 and no other rank exists.
 
-    Torch's own fake group serves sharded models. Replicas are held by DDP, which needs the futures
-    of NCCL's group; NCCL on the hollow card waits for nobody.
+    Sharded models use torch's own fake group. Replicated models use DDP, which needs the futures of
+    a group of NCCL; on the hollow card, which computes nothing, NCCL waits for no other rank.
     """
     from torch import distributed as dist
     from torch.nn.parallel import distributed as replicas

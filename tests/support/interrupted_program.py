@@ -13,18 +13,18 @@ import sys
 
 
 def main() -> None:
-    """Run the program with an audit hook that counts events, and sends the signal at one.
+    """Run the program with an audit hook that counts events and sends a signal at one of them.
 
     The arguments: the signal's name, the number of the event from 1, and words for the program.
     """
-    name, moment, *words = sys.argv[1:]
-    number, num_events = signal.Signals[name], 0
+    signal_name, event_number, *words = sys.argv[1:]
+    num_events = 0
 
     def count(*_: object) -> None:
         nonlocal num_events
         num_events += 1
-        if num_events == int(moment):
-            os.kill(os.getpid(), number)
+        if num_events == int(event_number):
+            os.kill(os.getpid(), signal.Signals[signal_name])
 
     del sys.path[0]  # the folder of this file, whose modules the program does not have
     from trainmark.__main__ import main as program

@@ -225,8 +225,9 @@ class Document(NamedTuple):
 
 
 def format_markdown(title: str, sections: list[Section]) -> Document:
-    """Return the sections as a page."""
-    text, lines = [f"# {title}", ""], {}
+    """Return the sections as a page in Markdown, with the line of each row."""
+    text = [f"# {title}", ""]
+    lines = {}  # line of each row, by the section's number and the row's index in the section
     for number, section in enumerate(sections):
         head = section.rows[0].HEAD
         text += [f"## {section.title}", "", f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]

@@ -33,7 +33,9 @@ def register() -> None:
 
 
 def open_stand_in(fault: str = "none", *, operation_ns: int = OPERATION_NS) -> Any:
-    """Return the process's device with a new clock, nothing queued, and its memory peak reset.
+    """Return the process's stand-in, a simulated device that torch knows, in its first state.
+
+    It has a new fake clock, nothing queued, and its memory peak reset.
 
     Args:
         fault: name of a planted fault of its timeline, see ``trainmark_stand_in.faults``.

@@ -93,7 +93,7 @@ def make_batches(cardinalities: tuple[int, ...]) -> list[tuple[Tensor, Tensor, T
 
 
 class SentBytes:
-    """Count what one rank sends to others, where torch is asked to."""
+    """Counts the bytes that one rank sends to others; stands in for ``dist.all_to_all_single``."""
 
     def __init__(self, rank: int) -> None:
         self.rank, self.total = rank, 0  # ``total``: bytes sent so far
@@ -234,6 +234,7 @@ def train_job(folder: Path, *, rank: int = 0, ranks: int = 1) -> dict[str, Any]:
         "quality": (quality.value, quality.samples),
         "facts": dict(job.facts()),
         "dense": [parameter.detach().clone() for parameter in job.model.parameters()],
+        # Rows of each table, or of the part of it that this rank has, and of each dense parameter.
         "trained": {name: len(item) for name, item in job.trained_parameters().items()},
     }
 

@@ -66,9 +66,9 @@ class DrawnExamples(Examples):
 
 
 class NamedOften(Examples):
-    """Contexts of 3 or 4 names; the right answer occurs three times, or is random if ``shuffled``.
+    """Contexts of 3 or 4 names, of which one, the right answer, occurs three times.
 
-    ``shuffled`` calls a name right that is drawn without a look at the context.
+    If ``shuffled``, the name called right is drawn at random instead, so nothing can be learned.
     """
 
     def __init__(self, samples: int, *, seed: int, shuffled: bool = False) -> None:

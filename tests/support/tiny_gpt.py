@@ -136,7 +136,7 @@ def train_rank(rank: int, new_job: Any, ranks: int, spreads: list[dict[str, Any]
 def train_on_ranks(
     new_job: Any, place: Path, ranks: int, spreads: list[dict[str, Any]]
 ) -> list[tuple[dict[str, Any], ...]]:
-    """Train a job for each of ``spreads`` on real ranks; return each rank's results of each.
+    """Train a job for each of ``spreads`` on real ranks; return, by spread, all ranks' results.
 
     Args:
         spreads: changes of the recipe that spread the training over ranks.

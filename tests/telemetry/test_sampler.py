@@ -102,6 +102,7 @@ def test_only_the_value_out_of_bounds_is_dropped(
 ) -> None:
     sound = {"power_w": 100, "throttle_reasons": ("heat",), "name": "Card", "energy_j": 0.0}
     samples = [DeviceSample(index=0, **sound | {name: value}), DeviceSample(index=1, **sound)]
+    # A vendor with devices 0 and 1, whose monitor always returns ``samples``, is read twice.
     take_readings(OneVendor(lambda: samples, (0, 1)), event_log, clock, times=2)
     first, fault, second = read_events(tmp_path)
     reading = {"index": 1} | sound | {"throttle_reasons": ["heat"]}

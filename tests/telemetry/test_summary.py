@@ -67,9 +67,14 @@ def list_codes(figures: dict[str, Figure], *names: str) -> list[str | None]:
     return [reason and reason.code for reason in reasons]
 
 
-def test_two_devices_give_exact_numbers(tmp_path: Path) -> None:
+def test_readings_of_two_devices_give_an_exact_summary(tmp_path: Path) -> None:
+    """Each device is idle until training begins at 6 s: 1 GiB of memory, 100 W.
+
+    From then on it draws 400 W, and the device of rank 0, which is checked, uses 14 GiB. The
+    training ends at 9.625 s, the evaluation that reaches the target at 11 s, the run at 12 s.
+    """
     # The monitor names the device of rank 0 by index 4, that of rank 1 by index 2.
-    summary, figures = summarize_run(
+    summary, _ = summarize_run(
         tmp_path, [make_start_line(4, 2), *make_device_lines(2, 4), make_end_line()]
     )
     assert summary.intervals_s == {
@@ -100,9 +105,19 @@ def test_two_devices_give_exact_numbers(tmp_path: Path) -> None:
     assert first.over["run"].energy.joules == 100.0 * 6 + 400.0 * 6
     assert (summary.monitor, summary.interval_s, summary.host_sources) == (MONITOR, 1.0, ["psutil"])
 
+
+def test_readings_of_two_devices_give_exact_figures(tmp_path: Path) -> None:
+    """Each device draws 400 W from 6 s, when training begins; it ends after 3.625 s.
+
+    The target is reached 5 s after training began. ``make_busy_device`` has all readings.
+    """
+    _, figures = summarize_run(
+        tmp_path, [make_start_line(4, 2), *make_device_lines(2, 4), make_end_line()]
+    )
+    # The temperature is the highest: 50 degrees and one for each second, at 9.625 s.
     assert read_values(figures, "utilization", "power", "temperature") == [90.0, 400.0, 59.625]
     assert figures["power"].note == message("over_devices", devices=2, readings=5)
-    samples = 2 * 1024
+    samples = 2 * 1024  # two ranks train 1,024 each
     assert read_values(figures, "energy_per_sample", "energy_to_target") == [
         2 * 400 * 3.625 / samples,
         2 * 400 * 5.0,
@@ -144,7 +159,7 @@ def test_energy_is_interpolated_at_interval_edges(tmp_path: Path) -> None:
         ({"energy_j": 7.0}, "counter_wrong"),  # it stands still although power is drawn
     ],
 )
-def test_an_energy_without_a_counter_is_estimated_under_another_name(
+def test_energy_without_a_counter_is_estimated_under_another_name(
     tmp_path: Path, changed: dict[str, Any], reason: str
 ) -> None:
     lines = [

@@ -65,6 +65,7 @@ def test_each_package_is_named_at_once_with_a_command_for_this_python(tmp_path: 
 def test_wheel_satisfies_a_requirement_and_adds_its_requirements(tmp_path: Path) -> None:
     write_wheel(tmp_path, "no_such_one", "2.1", "no-such-two>=1", 'no-such-three; extra == "more"')
 
+    # ``run_tool`` returns the exit code, the packages that are missing, and the commands.
     assert run_tool(tmp_path, "no-such-one>=2")[:2] == (1, ["no-such-two"])
     assert run_tool(tmp_path, "no-such-one[more]>=2")[1] == ["no-such-two", "no-such-three"]
 

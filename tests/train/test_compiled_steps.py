@@ -9,7 +9,7 @@ from trainmark.train.parallel import count_compiled_graphs
 
 def test_graphs_and_recompilations_are_counted() -> None:
     torch._dynamo.reset()
-    before = count_compiled_graphs() or 0
+    before = count_compiled_graphs() or 0  # None: nothing was compiled yet
 
     def break_graph(x: torch.Tensor) -> torch.Tensor:
         y = x * 2

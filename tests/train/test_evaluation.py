@@ -82,7 +82,7 @@ def test_mean_uses_the_given_weights() -> None:
 
 def test_quality_that_is_not_a_mean_has_only_rows() -> None:
     scored = EvaluationSum()
-    scored.add(ScoredRows.of(torch.arange(5), 5))
+    scored.add(ScoredRows.of(torch.arange(5), 5))  # without a total, of which a mean would be
     scores = scored.scores()
     assert (scores.rows, scores.total, scores.weight) == (5, None, None)
     assert np.isnan(scored.mean(**ONE_RANK).value)

@@ -41,7 +41,7 @@ class Source:
             for number in range(self.length):
                 self.yielded.append(number)
                 self.threads.add(threading.current_thread().name)
-                self.due.release()
+                self.due.release()  # for ``wait_for``
                 yield number
             if self.fault is not None:
                 raise self.fault

@@ -71,7 +71,7 @@ def test_digest_of_a_step_has_gradients_in_the_order_of_the_backward_pass() -> N
 def locate_difference(
     outcomes: Sequence[list[WindowOutcome]], window: int
 ) -> list[ReplayDifference]:
-    """Return the difference of a window over all ranks; none if there is none."""
+    """Return how the repeats of a window differ from it on any rank; empty: they are equal."""
     replays = summarize_replays([[outcome[window].replay] for outcome in outcomes])
     assert replays is not None
     return replays.differences
@@ -79,7 +79,8 @@ def locate_difference(
 
 @pytest.mark.parametrize("fsdp", [DDP, FSDP])
 def test_flipped_bit_is_found_on_its_rank_without_false_alarms(tmp_path: Path, fsdp: bool) -> None:
-    # One of each kind, in windows 0 to 3 and on both ranks in turn; windows 4 and 5 stay clean.
+    # One bit flip of each kind (``KINDS`` has four), in windows 0 to 3 and on both ranks in turn;
+    # windows 4 and 5 have none. A window is a group of steps, which is run again to compare.
     flips = [
         Flip(window=number, kind=kind, rank=number % 2, seed=40 + number)
         for number, kind in enumerate(KINDS)
@@ -98,7 +99,8 @@ def test_flipped_bit_is_found_on_its_rank_without_false_alarms(tmp_path: Path, f
 @pytest.mark.nightly
 @pytest.mark.parametrize("fsdp", [DDP, FSDP])
 def test_bits_of_four_ranks_are_found_or_change_nothing(tmp_path: Path, fsdp: bool) -> None:
-    # In windows 0 to 31; windows 32 to 63 stay clean.
+    # One bit flip in each of windows 0 to 31; windows 32 to 63 have none. A window is a group of
+    # steps, which is run again to compare.
     flips = plan_flips(32, world_size=4, seed=11)
 
     outcomes = run_ranks(4, tmp_path, fsdp=fsdp, num_windows=64, flips=flips)

@@ -260,7 +260,6 @@ def test_run_of_a_program_cannot_be_resumed(tmp_path: Path, plan_run_in: Any) ->
         plan_run_in(resume=tmp_path)
 
 
-@needs_fsdp
 def test_a_run_without_a_checkpoint_cannot_be_resumed(tmp_path: Path, plan_run_in: Any) -> None:
     plan = write_earlier_run(plan_run_in, tmp_path / "a")
     for folder, what in (
@@ -269,8 +268,12 @@ def test_a_run_without_a_checkpoint_cannot_be_resumed(tmp_path: Path, plan_run_i
     ):
         with pytest.raises(TrainmarkError, match=what):
             resume_plan(plan, folder)
-    # With a checkpoint, even another number of ranks can resume the run, if a step has as many
-    # samples as before.
+
+
+@needs_fsdp
+def test_another_number_of_ranks_can_resume_if_a_step_has_as_many_samples(
+    tmp_path: Path, plan_run_in: Any
+) -> None:
+    write_earlier_run(plan_run_in, tmp_path / "earlier", steps=[100])  # one rank, 16 samples a step
     two_ranks = plan_run_in({"bs": "8"}, nproc=2)
-    write_earlier_run(plan_run_in, tmp_path / "b", steps=[100])
-    assert resume_plan(two_ranks, tmp_path / "b").resumed
+    assert resume_plan(two_ranks, tmp_path / "earlier").resumed

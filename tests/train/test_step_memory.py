@@ -167,7 +167,7 @@ def test_sharding_and_recomputation_need_less_memory(
 
 
 class Silent:
-    """A vendor that leaves it to its ranks to find out the memory, or does not."""
+    """A vendor whose memory planning knows or not; None: only the ranks can find it out."""
 
     def __init__(self, known: RankMemory | None) -> None:
         self.known = known

@@ -15,14 +15,13 @@ WORK = WORK.replace("warmup_steps = 5", "warmup_steps = 3")
 @pytest.mark.parametrize(
     ("kind", "code"),
     [
-        ("no_torch", "witness_no_torch"),
-        ("never_trains", "witness_no_backward"),
-        ("never_steps", "witness_no_step"),
-        ("both_train", "witness_rank_twice"),
+        ("no_torch", "witness_no_torch"),  # it never imports torch
+        ("never_trains", "witness_no_backward"),  # it only runs a forward pass
+        ("never_steps", "witness_no_step"),  # its optimizer takes no step
+        ("both_train", "witness_rank_twice"),  # two processes, parent and child, are one rank
     ],
 )
 def test_program_that_cannot_be_measured_fails_with_its_reason(tmp_path, kind, code):
-    # What each ``kind`` does is in ``bad.py``.
     record = measure(tmp_path, "bad.py", kind, work=WORK)
     assert record.status == "failed"
     assert record.cause is not None
@@ -50,19 +49,22 @@ def test_exception_of_the_program_is_the_cause(tmp_path, starter):
 
 def test_exception_before_training_is_the_cause_with_torchrun_too(tmp_path):
     launcher = (sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=1")
-    record = measure(tmp_path, "bad.py", work=WORK, launcher=launcher)  # without its argument
+    # Without its argument, the program fails at ``sys.argv[1]``, before it imports torch.
+    record = measure(tmp_path, "bad.py", work=WORK, launcher=launcher)
     assert record.cause is not None
     assert (record.cause.kind, record.cause.type) == ("error", "IndexError")
 
 
 def test_exit_code_of_a_program_that_fails_before_training_is_the_cause(tmp_path):
+    # The program exits with 4 before it imports torch.
     record = measure(tmp_path, "bad.py", "fails_first", work=WORK)
     assert record.cause is not None
     assert (record.cause.kind, record.cause.message.code) == ("exit", "rank_exited")
     assert record.cause.exit_code == 4
 
 
-def test_killed_program_is_the_cause(tmp_path):
+def test_signal_that_kills_the_program_is_the_cause(tmp_path):
+    # The program sends SIGKILL to itself after 8 steps.
     record = measure(tmp_path, "bad.py", "killed", work=WORK)
     assert record.cause is not None
     assert (record.cause.kind, record.cause.signal) == ("signal", "SIGKILL")
@@ -101,6 +103,7 @@ def test_two_declared_optimizers_form_one_step(tmp_path):
 
 
 def test_unevenly_stepping_optimizers_withhold_figures(tmp_path):
+    # The second optimizer takes a step only in every fourth step of the first.
     work = WORK.replace("[step]", "optimizers = 2\n[step]")
     record = measure(tmp_path, "bad.py", "alternating", work=work)
     reason = record.figures["final_result"].reason

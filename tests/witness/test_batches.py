@@ -62,7 +62,8 @@ def test_dimension_that_the_file_names_is_counted():
 
 
 def test_evaluation_batches_are_not_counted_as_trained():
-    # A batch counts once a backward pass follows it. ``MARKS``: times of its fetch, not used here.
+    # A batch counts once a backward pass follows it. ``TRAIN`` and ``VALID`` are ids of two data
+    # sets; ``MARKS`` are times of the fetch, without effect here.
     counter = BatchCounter()
     counter.add(TRAIN, torch.zeros(4, 3), MARKS)
     counter.note_backward()
@@ -80,7 +81,8 @@ def test_second_data_set_counts_as_training_after_the_first_ends():
     counter.add(TRAIN, torch.zeros(4, 3), MARKS)
     counter.note_backward()
     counter.take_fetches()
-    # It is taken for an evaluation until several steps had no batch of the first.
+    # The second data set, ``VALID``, is taken for an evaluation until several steps had no batch of
+    # the first.
     for _ in range(4):
         counter.add(VALID, torch.zeros(2, 3), MARKS)
         counter.note_backward()
@@ -90,7 +92,8 @@ def test_second_data_set_counts_as_training_after_the_first_ends():
 
 def test_first_epoch_rows_have_equal_digests_only_if_equal():
     counter = BatchCounter()
-    rows = torch.arange(6).reshape(3, 2)
+    rows = torch.arange(6).reshape(3, 2)  # three different rows
+    # A loader has a new iterator in each epoch.
     counter.add(TRAIN, rows, MARKS, iterator_id=1)
     counter.add(TRAIN, rows[:1], MARKS, iterator_id=1)  # the first row again
     counter.add(TRAIN, rows, MARKS, iterator_id=2)  # the second epoch

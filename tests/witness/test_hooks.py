@@ -51,7 +51,12 @@ class WatchedProcess:
 
 @pytest.mark.parametrize(
     ("first_failure", "reported"),
-    [(0, []), (1, []), (2, [[0, 1]])],  # before, after the first fetch; before the second
+    [
+        # The device is marked before and after each fetch of a batch.
+        (0, []),  # fails before the first fetch
+        (1, []),  # fails after it
+        (2, [[0, 1]]),  # fails before the second fetch
+    ],
 )
 def test_program_gets_all_batches_if_the_device_fails(
     monkeypatch: pytest.MonkeyPatch, first_failure: int, reported: list[list[int]]

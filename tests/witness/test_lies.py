@@ -73,18 +73,18 @@ def test_honest_program_is_not_flagged(tmp_path):
 @pytest.mark.parametrize("lie", FAST)
 def test_dishonest_program_is_detected(tmp_path, lie):
     record = measure(tmp_path, "liar.py", "--lie", lie, work=WORK)
-    # At least one of the codes.
+    # ``LIES`` has the codes that may reveal each lie; one of them is enough.
     assert LIES[lie] & list_suspicions(record)
 
 
 @pytest.mark.nightly
 def test_eighteen_of_twenty_dishonest_programs_are_detected(tmp_path):
     found_lies = []
-    for lie, expected in LIES.items():
+    for lie, revealing_codes in LIES.items():
         folder = tmp_path / lie
         folder.mkdir()
         record = measure(folder, "liar.py", "--lie", lie, work=WORK)
-        if expected & list_suspicions(record):
+        if revealing_codes & list_suspicions(record):  # one of them is enough
             found_lies.append(lie)
     assert len(LIES) >= 20
     # Two of them may stay undetected: some depend on how the times of steps vary.

@@ -66,7 +66,8 @@ def test_ranks_of_two_nodes_are_measured(tmp_path, measure_nodes, command):
     assert (record.plan.nnodes, [rank.steps for rank in record.ranks]) == (2, [20, 20])
     assert [rank.counts.samples for rank in record.ranks] == [80, 80]  # 20 steps of 4
     outputs = [(tmp_path / "run" / f"log.node{node}.txt").read_text() for node in range(2)]
-    assert ["rank 0 of 2 done" in outputs[0], "rank 1 of 2 done" in outputs[1]] == [True, True]
+    assert "rank 0 of 2 done" in outputs[0]
+    assert "rank 1 of 2 done" in outputs[1]
 
 
 def test_node_without_the_folder_of_the_program_says_so(tmp_path, measure_nodes):

@@ -46,7 +46,7 @@ def test_launches_of_one_program_compare(runs):
     assert process.stdout.count("witnessed") == 2  # both sides are marked as witnessed programs
 
 
-def test_another_command_is_other_work(runs):
+def test_runs_of_different_commands_are_not_compared(runs):
     # ``longer`` is a run of the same program with another value of ``--steps``.
     with pytest.raises(UsageError) as fault:
         api.compare(runs / "first", runs / "longer")
@@ -58,7 +58,7 @@ def test_case_is_other_work(runs):
         api.compare([read_golden_record()], runs / "first")
 
 
-def test_gate_holds_a_program_against_its_earlier_runs(runs):
+def test_gate_compares_a_program_with_its_earlier_runs(runs):
     words = ["gate", str(runs / "second"), "--baseline", str(runs / "first"), "--worse-by", "1"]
     # A loss of 100% is allowed, so that noise cannot fail the gate.
     process = call(*words, "--figure", "mem")
@@ -79,6 +79,7 @@ def test_page_and_terminal_say_that_it_is_witnessed(runs, lang):
     assert "witnessed" in (runs / "first" / f"page.{lang}.md").read_text().splitlines()[0]
     process = call("report", str(runs / "first"), "--lang", lang)
     assert process.returncode == 0, process.stderr
+    assert "witnessed" in process.stdout
     assert "witnessed" in (runs / "first" / "page.html").read_text()
 
 

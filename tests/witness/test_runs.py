@@ -55,6 +55,7 @@ def test_batches_are_counted_as_the_file_declares(tmp_path):
 
 
 def test_speed_in_a_known_form_needs_no_pattern(tmp_path):
+    # ``plain.py`` prints ``step_ms`` in each of its 20 steps, a known form; it is read in seconds.
     work = "\n".join(line for line in WORK.splitlines() if "speed_line" not in line)
     record = measure(tmp_path, "plain.py", "--steps", "20", work=work)
     assert [(speed.quantity, speed.lines) for speed in record.printed] == [("step_s", 20)]
@@ -72,7 +73,7 @@ def test_output_without_a_speed_is_named(tmp_path):
     ("target", "status", "code"),
     [(100.0, "passed", None), (1e-9, "target_missed", "target_missed")],
 )
-def test_mean_loss_of_the_last_window_is_held_against_its_target(tmp_path, target, status, code):
+def test_mean_loss_of_the_last_window_is_compared_with_its_target(tmp_path, target, status, code):
     work = WORK.replace("[step]", f"target_loss = {target}\n[step]")
     record = measure(tmp_path, "plain.py", "--steps", "20", work=work)
     assert record.status == status

@@ -133,7 +133,7 @@ def test_ranks_that_contradict_the_command_are_refused(tmp_path):
     assert fault.value.where == "--nproc"
 
 
-def test_option_of_a_case_is_refused(tmp_path):
+def test_options_of_cases_are_refused_for_a_program(tmp_path):
     with pytest.raises(UsageError) as fault:
         make_plan(tmp_path, "python train.py", seed=3)
     assert fault.value.where == "--seed"
@@ -184,7 +184,7 @@ def test_program_is_not_comparable_with_a_case_or_another_command(tmp_path):
     assert case["witnessed"] is None
 
 
-def test_pattern_of_the_speed_is_no_other_work(tmp_path):
+def test_program_stays_comparable_if_only_the_speed_pattern_changes(tmp_path):
     first = describe_planned_work(make_plan(tmp_path, "python train.py"))
     # The same file with the pattern made a comment.
     without = WHOLE.replace("speed_line", "# speed_line")

@@ -23,6 +23,7 @@ second = torch.optim.SGD(other.parameters(), lr=0.1)
 
 
 def train(steps=20):
+    """Train both or one of the models, with the mistake that ``KIND``, an argument, names."""
     for step in range(steps):
         inputs, targets = torch.randn(8, 8), torch.randint(0, 2, (8,))
         logits = model(inputs)

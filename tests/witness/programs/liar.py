@@ -22,6 +22,8 @@ torch.set_num_threads(1)  # tensors are small, and tests share the machine
 
 
 class Texts(Dataset):
+    """Random texts. ``LIE``, an argument of the program, names what is wrong; empty: nothing."""
+
     def __len__(self):
         return 4096
 
@@ -42,6 +44,8 @@ class Texts(Dataset):
 
 
 class Model(nn.Module):
+    """A small language model. ``LIE``, an argument of the program, may leave out a part of it."""
+
     def __init__(self):
         super().__init__()
         self.embedding = nn.Embedding(WORDS, WIDTH)
@@ -72,6 +76,7 @@ def batches():
 
 
 def compute_loss(batch):
+    """Return the loss of a micro-batch, spoiled if ``LIE``, an argument, says so."""
     logits = model(batch["input_ids"])
     loss = nn.functional.cross_entropy(logits.flatten(0, 1), batch["labels"].flatten())
     if LIE == "zero_loss":
