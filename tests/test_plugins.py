@@ -41,6 +41,7 @@ def installed_package(tmp_path, monkeypatch):
 
 @pytest.mark.usefixtures("installed_package")
 def test_case_of_a_package_is_found_by_name_and_alias():
+    # The installed package offers the case ``play`` with the alias ``spiel``.
     assert "play" in cases.list_names()
     assert cases.load("play").name == "play"
     assert cases.load("spiel") is cases.load("play")
@@ -62,7 +63,8 @@ BROKEN = {
 @pytest.mark.usefixtures("installed_package")
 @pytest.mark.parametrize("source", BROKEN)
 def test_a_vendor_that_fails_is_named_and_skipped(tmp_path, monkeypatch, source, capsys):
-    # ``BROKEN``: by the source of the vendor's module, the error that it causes.
+    # The installed package offers the vendor ``abacus``; its module gets a source that cannot be
+    # used. ``BROKEN``: the error that each source causes.
     (tmp_path / "elsewhere_device.py").write_text(source)
     monkeypatch.delitem(sys.modules, "elsewhere_device", raising=False)
     known, (fault,) = devices.load_all()

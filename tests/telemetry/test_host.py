@@ -33,12 +33,13 @@ def write_zone(root: Path, number: str, name: str, energy_uj: int | str) -> Path
     return folder / "energy_uj"
 
 
-def test_package_energy_is_summed_without_its_parts(tmp_path: Path) -> None:
+def test_only_the_energy_of_packages_is_summed(tmp_path: Path) -> None:
     first, second = (
         write_zone(tmp_path, str(number), f"package-{number}", energy_uj=1_000_000)
         for number in (0, 1)
     )
-    parts = [
+    # Zones whose energy must not be added: parts of package 0, and the whole machine (psys).
+    other_zones = [
         write_zone(tmp_path, *zone_and_name, 5)
         for zone_and_name in (("0:0", "core"), ("0:1", "dram"), ("2", "psys"))
     ]
@@ -46,8 +47,8 @@ def test_package_energy_is_summed_without_its_parts(tmp_path: Path) -> None:
     assert energy.read() == {"energy_j": 0.0}  # counted from the first reading
     first.write_text("4000000\n")
     second.write_text("1500000\n")
-    for part in parts:
-        part.write_text("99000000\n")
+    for counter in other_zones:
+        counter.write_text("99000000\n")
     assert energy.read() == {"energy_j": 3.5}  # 3 J and 0.5 J of the packages
 
 
@@ -57,10 +58,12 @@ def test_gap_in_which_a_counter_could_wrap_gives_no_energy(
     counter = write_zone(tmp_path, "0", "package-0", energy_uj=0)
     energy = PackageEnergy(root=tmp_path, clock=clock)
     energy.read()
-    clock.advance(131 * 10**9)  # at 2,000 W 262 kJ, just less than the range
+    # The counter starts anew after its range, 262.1 kJ. A package is taken to draw at most 2,000 W,
+    # in 131 s 262.0 kJ.
+    clock.advance(131 * 10**9)
     counter.write_text("5000000\n")  # microjoules
     assert energy.read() == {"energy_j": 5.0}
-    clock.advance(132 * 10**9)
+    clock.advance(132 * 10**9)  # up to 264 kJ, more than the range
     counter.write_text("6000000\n")
     with pytest.raises(MonitorFault) as fault:
         energy.read()
@@ -121,4 +124,5 @@ def test_each_power_reading_of_the_controller_is_reported_once(
     # ``nullcontext``: errors of a source are raised, not reported.
     readings = [machine.read(lambda _: nullcontext()) for _ in range(2)]
     assert [reading.get("power_w") for reading in readings] == [1206.0, None]
+    # The energy since the first reading; the counter stands still.
     assert [reading["energy_j"] for reading in readings] == [0.0, 0.0]

@@ -63,7 +63,7 @@ def test_tensors_of_other_lengths_do_not_count() -> None:
 
 def test_mean_is_over_rows_and_not_over_batches() -> None:
     scored = EvaluationSum()
-    # A batch of 3 rows, all right, and one of 1 row, which is wrong.
+    # A batch of 3 rows, all right, and one of 1 row, which is wrong: a mean over batches were 0.5.
     for tensors, rows in scored_rows([(torch.ones(3, 2), 3), (torch.zeros(1, 2), 1)]):
         scored.add(rows, total=tensors[:, 0].sum())
     evaluation = scored.mean(**ONE_RANK)

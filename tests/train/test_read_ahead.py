@@ -74,9 +74,9 @@ def test_all_values_come_in_order_from_one_thread(device: SyncDevice, depth: int
 def test_at_most_depth_values_are_read_ahead(device: SyncDevice, depth: int) -> None:
     source = Source()
     values = read_ahead(iter(source), device, depth=depth)
-    assert not list_threads()
+    assert not list_threads()  # the first request starts the thread
     assert next(values) == 0
-    source.wait_for(1 + depth)
+    source.wait_for(1 + depth)  # the value that was taken, and ``depth`` more
     assert next(values) == 1  # makes room for one more value
     source.wait_for(1)
     values.close()

@@ -19,7 +19,7 @@ TOLERANCE_OF_LONG_SUMS = {("llama2_7b_lora", "fp32"): 3e-6}
 
 
 def build_job(device, generated, name, precision) -> Any:
-    """Return the job of a case's tiny recipe without dropout."""
+    """Return the job of a case's tiny recipe without dropout; ``generated``: folder of its data."""
     job = tiny_jobs.build(
         name,
         device,

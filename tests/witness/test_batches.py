@@ -54,7 +54,8 @@ def test_samples_and_tokens_of_a_batch_are_counted(batch, counts):
     assert BatchCounter().measure(batch) == counts
 
 
-def test_dimension_that_the_file_names_is_counted():
+def test_samples_and_tokens_are_counted_in_the_declared_dimensions():
+    # Dimension 1 has the 3 samples, dimension 0 the 7 tokens of each.
     counter = BatchCounter(sample_dimension=1, token_dimension=0)
     assert counter.measure(torch.zeros(7, 3)) == Counts(
         samples=3, sequences=3, tokens=21, tokens_padded=21

@@ -64,6 +64,7 @@ def list_suspicions(record):
 
 
 def test_honest_program_is_not_flagged(tmp_path):
+    # Without ``--lie``, the program does what it prints.
     record = measure(tmp_path, "liar.py", work=WORK)
     assert record.status == "passed"
     assert list_suspicions(record) == set()

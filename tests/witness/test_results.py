@@ -43,7 +43,8 @@ def call(*words: str) -> subprocess.CompletedProcess[str]:
 def test_launches_of_one_program_compare(runs):
     process = call("compare", str(runs / "first"), str(runs / "second"))
     assert process.returncode == 3  # too few launches to tell
-    assert process.stdout.count("witnessed") == 2  # both sides are marked as witnessed programs
+    # Both sides are marked: ``witnessed`` is the label of a user's own program.
+    assert process.stdout.count("witnessed") == 2
 
 
 def test_runs_of_different_commands_are_not_compared(runs):
@@ -99,7 +100,7 @@ def test_bundle_and_site_take_witnessed_runs(runs, tmp_path):
 
 
 def test_follower_takes_the_steps_of_a_program(runs, monkeypatch):
-    # A stand-in of wandb, which writes its calls to a file.
+    # A stand-in of wandb, which writes its calls to a file. ``keep`` is the name of the project.
     monkeypatch.setenv("PYTHONPATH", str(STAND_INS))
     monkeypatch.setenv("STAND_IN_CALLS", str(runs / "calls.jsonl"))
     process = call("follow", str(runs / "first"), "--to", "wandb=keep")

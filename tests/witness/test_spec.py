@@ -39,6 +39,7 @@ def write_spec(folder: Path, text: str) -> Path:
 
 
 def test_whole_file_is_read(tmp_path):
+    # ``WHOLE`` has no ``optimizers`` and ``window_steps``, which get their defaults.
     spec = read_witness_spec(write_spec(tmp_path, WHOLE))
     assert (spec.name, spec.precision, spec.warmup_steps) == ("mine", "bf16", 5)
     assert spec.step is not None
