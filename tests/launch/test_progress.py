@@ -160,11 +160,11 @@ def test_run_that_may_reach_its_target_in_time_has_no_warning(plan: Plan, tmp_pa
 
 
 def test_estimate_extends_to_the_next_evaluation(plan: Plan, tmp_path: Path) -> None:
-    """Steps of a second with 32 samples each, 8 an epoch; evaluated after 100, 180, 260 … too.
+    """Steps of a second with 32 samples each, 8 an epoch; evaluated after 90, 170, 250 … too.
 
-    An evaluation that falls inside a step is due after the nearest whole step. After 2, 4 and 6
-    steps, the next one is due after step 3 (100 / 32, rounded), step 6 (180 / 32, rounded) and step
-    8, the end of the epoch.
+    An evaluation is due after the step with which the samples reach its number. After 2, 4 and 6
+    steps, the next one is due after step 3 (90 / 32, rounded up), step 6 (170 / 32, rounded up) and
+    step 8, the end of the epoch.
     """
     limits = {
         "max_epochs": 10,
@@ -172,7 +172,7 @@ def test_estimate_extends_to_the_next_evaluation(plan: Plan, tmp_path: Path) -> 
         "timeout_s": 600.0,
         "eval_every_epochs": 1,
         "eval_every_samples": 80,
-        "eval_from_sample": 100,
+        "eval_from_sample": 90,
     }
     progress = RunProgress(set_target(plan, **limits))
     events = EventWriter(tmp_path / "events.rank0.jsonl", lambda: 0)
@@ -182,6 +182,15 @@ def test_estimate_extends_to_the_next_evaluation(plan: Plan, tmp_path: Path) -> 
         assert format_line(progress.poll()).endswith(
             f"  evaluation in 0:0{seconds}  1.0 GiB  epoch 1"
         )
+
+
+def test_evaluation_with_every_step_is_due_after_the_next_step(plan: Plan, tmp_path: Path) -> None:
+    """Steps of a second with 32 samples each; an evaluation is due every 10 samples."""
+    progress = RunProgress(set_target(plan, max_steps=None, eval_every_samples=10))
+    events = EventWriter(tmp_path / "events.rank0.jsonl", lambda: 0)
+    events.emit("facts", **FACTS)
+    events.emit("window", **WINDOW | {"step_samples": [32, 32]})
+    assert "  evaluation in 0:01  " in format_line(progress.poll())
 
 
 def test_time_limit_before_the_end_is_warned_once_the_speed_is_known(

@@ -5,6 +5,7 @@ Reads new events from the first rank's event file; does not communicate with the
 
 from __future__ import annotations
 
+import math
 import shutil
 import sys
 import time
@@ -280,8 +281,8 @@ class RunProgress:
         recipe = self.plan.recipe
         next_step = self._total_steps  # the last evaluation is after the last step
         interval_epochs = recipe["eval_every_epochs"]
-        if interval_epochs:
-            interval_steps = max(1, self._steps_per_epoch * interval_epochs)
+        if interval_epochs and self._steps_per_epoch:  # 0: the first rank has not reported it
+            interval_steps = self._steps_per_epoch * interval_epochs
             next_step = min(next_step, (self._steps // interval_steps + 1) * interval_steps)
         interval_samples = recipe["eval_every_samples"]
         if interval_samples:
@@ -292,8 +293,10 @@ class RunProgress:
             if self._samples >= first_due_samples:  # the first evaluation is over
                 num_intervals = (self._samples - first_due_samples) // interval_samples + 1
                 due_samples += num_intervals * interval_samples
-            step = max(1, round(due_samples / self._compute_samples_per_step()))
-            next_step = min(next_step, step)
+            # It is due after the first step with which the samples reach that number.
+            samples_left = due_samples - self._samples  # above 0
+            steps_left = math.ceil(samples_left / self._compute_samples_per_step())
+            next_step = min(next_step, self._steps + steps_left)
         return next_step
 
     def _compute_samples_per_step(self) -> float:
