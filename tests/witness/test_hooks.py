@@ -70,3 +70,25 @@ def test_program_gets_all_batches_if_the_device_fails(
     assert batches == [[0, 1], [2, 3], [4, 5]]
     assert watched.batches == reported
     assert [str(error) for error in watched.errors] == ["the device is lost"]
+
+
+def test_checkpoint_that_fails_ends_its_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The program may catch the error and train on: its training must not count as a pause."""
+
+    def fail_to_save(_value: object, _file: object) -> None:
+        raise OSError("the disk is full")
+
+    # ``monkeypatch`` puts back what the hooks replace.
+    monkeypatch.setattr(torch, "save", fail_to_save)
+    for name in ("train", "load_state_dict"):
+        monkeypatch.setattr(torch.nn.Module, name, getattr(torch.nn.Module, name))
+    hooks._hook_pauses(torch)
+    calls: list[str] = []
+    rank = SimpleNamespace(
+        pause=lambda name: calls.append(f"pause {name}"),
+        resume_after=lambda name: calls.append(f"resume after {name}"),
+    )
+    monkeypatch.setattr(hooks, "process", SimpleNamespace(is_watching=True, rank=rank))
+    with pytest.raises(OSError, match="the disk is full"):
+        torch.save({}, "checkpoint")
+    assert calls == ["pause checkpoint", "resume after checkpoint"]

@@ -167,9 +167,11 @@ def _hook_pauses(torch: Any) -> None:
         is_main_thread = threading.current_thread() is threading.main_thread()
         if is_main_thread:
             _call_rank_safely(lambda rank: rank.pause("checkpoint"))
-        save(*args, **kwargs)
-        if is_main_thread:
-            _call_rank_safely(lambda rank: rank.resume_after("checkpoint"))
+        try:
+            save(*args, **kwargs)
+        finally:  # also after an error: the program may catch it and train on
+            if is_main_thread:
+                _call_rank_safely(lambda rank: rank.resume_after("checkpoint"))
 
     module.train = call_set_mode
     module.load_state_dict = call_load
