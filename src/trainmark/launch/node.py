@@ -272,8 +272,8 @@ class HeartbeatReader:
         return bool(readable)
 
 
-def _enter_program_folder(program: Witness, node: int) -> Path:
-    """Make the folder of a user's own program the current one, and return it.
+def _enter_program_folder(program: Witness, node: int) -> None:
+    """Make the folder of a user's own program the current one.
 
     Args:
         node: number of this node, for the error's text.
@@ -291,7 +291,6 @@ def _enter_program_folder(program: Witness, node: int) -> Path:
             rule="on every node, the program starts in your current folder",
             fix="run the command in a folder that all nodes share, or copy the folder to this node",
         ) from None
-    return folder
 
 
 def _run_node(
@@ -312,11 +311,11 @@ def _run_node(
     node = options.node_rank
     plan = Plan.read(directory)
     program = plan.witness  # a program of the user's own; None: the ranks train a case
+    data_folder = None  # a user's own program finds its data itself
     if program is None:
         data_folder = locate_data(node, plan, options.data)
     else:
-        # The program starts in its own folder. ``DATA_VARIABLE``, set below, has that folder.
-        data_folder = _enter_program_folder(program, node)
+        _enter_program_folder(program, node)  # in which its ranks start
     vendor = devices.choose_vendor(plan.device.vendor)
     setup = prepare_setup(
         vendor,
@@ -330,11 +329,12 @@ def _run_node(
         setup.variables, vendor, world_size=plan.world_size, master=options.master
     )
     run_dir.emit_launch(events, [MODULE, str(node)], setup.environment, node)
-    # The ranks get the versions of their node: the first rank compares those of all nodes.
-    packages = {"trainmark": __version__, "python": setup.environment["python"]}
-    packages |= setup.environment["packages"]
-    setup.variables[NODE_VARIABLE] = json.dumps({"node": node, "packages": packages})
-    setup.variables[DATA_VARIABLE] = str(data_folder)
+    if data_folder is not None:  # only ranks that train a case read these variables
+        # The ranks get the versions of their node: the first rank compares those of all nodes.
+        packages = {"trainmark": __version__, "python": setup.environment["python"]}
+        packages |= setup.environment["packages"]
+        setup.variables[NODE_VARIABLE] = json.dumps({"node": node, "packages": packages})
+        setup.variables[DATA_VARIABLE] = str(data_folder)
     return run_ranks(
         plan,
         directory,
