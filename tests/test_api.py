@@ -90,7 +90,7 @@ def test_compare_takes_records_or_paths_as_sides(runs: Path) -> None:
     steps = TOY.steps.model_copy(update={"time_ns": times})
     other = TOY.model_copy(update={"run_id": "other", "steps": steps})
     by_record = trainmark.compare([TOY], [other], figures=["p_train"])
-    assert by_record.figures[0].ratio == 1
+    assert by_record.figures[0].ratio == 1  # the figures of both records are the same
     by_path = trainmark.compare(runs / "a", [other], figures=["p_train"])
     assert by_path.figures[0].a == by_record.figures[0].a
     # A text may stand for a list of one: ``figures``, and ``allow``, keys that may differ.

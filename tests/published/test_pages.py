@@ -11,6 +11,7 @@ from trainmark.published.importers.page import Page
 from trainmark.record.record import Record
 from trainmark.record.work import Row
 
+# A page's table with nine columns; its two rows are in lines 3 and 4.
 NINE = """\
 | 配置 | precision | fix_hp | e2e_time | p_whole | p_train | p_core | acc | mem |
 | --- | --- | --- | --- | --- | --- | --- | --- | --- |

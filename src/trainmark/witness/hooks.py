@@ -44,7 +44,7 @@ def install(start_ns: int) -> None:
 
 
 def _call_safely(call: Callable[[WitnessedProcess], object]) -> None:
-    """Call a function with the process; an error of the probe ends the probe."""
+    """Call a function with the process; an error of it ends the probe, not the user's program."""
     if process is None or not process.is_watching:
         return
     try:
@@ -54,10 +54,13 @@ def _call_safely(call: Callable[[WitnessedProcess], object]) -> None:
 
 
 def _call_rank_safely(call: Callable[[WitnessedRank], object]) -> None:
-    """Call a function with the rank, if this process is already one."""
+    """Call a function with the rank, if this process is already one.
+
+    Like ``_call_safely``, it ends the probe at an error, instead of the user's program.
+    """
     if process is not None and process.rank is not None:
         current_rank = process.rank
-        _call_safely(lambda _: call(current_rank))
+        _call_safely(lambda _process: call(current_rank))
 
 
 def _hook_optimizers() -> None:
