@@ -121,7 +121,7 @@ def test_excluded_launches_and_differences_are_listed(cli: Call) -> None:
     write_launches("b", b[:5])  # one launch fewer than of A, and one with another driver
     code, out, _ = cli("a", "b")
     assert code == 0
-    assert "A: a6 is excluded: the other launch of its round is missing" in out
+    assert "A: a6 is excluded: the other side has no usable launch in the same round" in out
     assert "in pairs" in out
     assert "590.1" in out
     assert "torch" not in out  # which is the same in all launches

@@ -106,7 +106,7 @@ def test_impossible_export_is_refused_with_the_reason(run, cli, tmp_path):
         ("parquet", (), "-o FILE"),  # it cannot be printed
         ("csv", ("-o", tmp_path / "file" / "x"), "cannot write"),
         ("parquet", ("-o", tmp_path / "file" / "x"), "cannot write"),
-        ("perflog", (other_folder,), "2 runs do not fit into one log"),
+        ("perflog", (other_folder,), "2 runs cannot be written to one log"),
         ("csv", (folder,), "the same run is given twice"),
     ):
         code, out, err = cli("export", folder, *args, "--to", form)

@@ -187,7 +187,7 @@ def test_pairs_are_listed_from_the_slowest() -> None:
     (slowest_pair_line,) = [
         line for line in list_lines(ceilings) if line.startswith("slowest pair")
     ]
-    assert "rank 0 - rank 2, 20.0 GB/s, 50% of the median of 3 pairs" in slowest_pair_line
+    assert "rank 0 - rank 2, 20.0 GB/s (50% of the median over 3 pairs)" in slowest_pair_line
     assert "64 MiB in both directions" in slowest_pair_line
 
 

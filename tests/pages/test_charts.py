@@ -300,7 +300,8 @@ def test_missing_value_of_a_rank_has_a_reason() -> None:
     assert isinstance(cell, Missing)
     assert translate(cell, "en") == "–"
     assert (
-        translate(cell.reason, "en") == "no library or tool on this machine can read these devices"
+        translate(cell.reason, "en")
+        == "no library or tool on this machine can take readings from these devices"
     )
 
 

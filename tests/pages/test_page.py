@@ -187,7 +187,7 @@ def test_first_screen_shows_speed_and_rating_and_limit():
         ]
     )
     assert "No comparable result. Closest: 2 x NVIDIA A100" in first_screen
-    assert "case: distilbert_sst2 in this run, toy in that result" in first_screen
+    assert "case: distilbert_sst2 in this run, toy in the other result" in first_screen
 
 
 def test_difference_of_two_long_texts_is_shown_where_they_differ():
@@ -290,17 +290,17 @@ def test_a_published_row_is_compared_with_a_run_of_the_same_work():
         (
             {},
             {"job": {"parameters": 12_690}},
-            "parameters: 12,690 in this run, 66,955,010 in that result",
+            "parameters: 12,690 in this run, 66,955,010 in the other result",
         ),
-        ({"seq_length": 24}, {}, "seq_length: 24 in this run, 512 in that result"),
-        ({"micro_batch_size": 32}, {}, "micro_batch_size: 32 in this run, 96 in that result"),
-        ({"precision": "fp32"}, {}, "precision: fp32 in this run, tf32 in that result"),
+        ({"seq_length": 24}, {}, "seq_length: 24 in this run, 512 in the other result"),
+        ({"micro_batch_size": 32}, {}, "micro_batch_size: 32 in this run, 96 in the other result"),
+        ({"precision": "fp32"}, {}, "precision: fp32 in this run, tf32 in the other result"),
         (
             {"train_samples": 3_840},
             {},
-            "training samples: 3,840 in this run, 67,349 in that result",
+            "training samples: 3,840 in this run, 67,349 in the other result",
         ),
-        ({"nproc": 2}, {}, "nodes x devices: 1x2 in this run, 1x8 in that result"),
+        ({"nproc": 2}, {}, "nodes x devices: 1x2 in this run, 1x8 in the other result"),
     ],
 )
 def test_a_published_row_of_other_work_is_the_closest_result(plan, environment, expected):
@@ -536,7 +536,7 @@ def test_unmeasured_figures_are_grouped_by_their_reason():
     text = to_page_markdown(make_record(figures=read_record().figures | figures))
     assert (
         "Not measured: MFU (no FLOP formula for this case); power, temperature "
-        "(no library or tool on this machine can read these devices)"
+        "(no library or tool on this machine can take readings from these devices)"
     ) in text
     assert not any(f"| {name} |" in text.split("## Figures")[1] for name in figures)
 
@@ -616,7 +616,7 @@ def test_throttling_is_named_by_rank_and_distinguished_by_its_time():
     hot = make_throttled_record(measured1={"hot": 0.4}, run0={"hot": 0.1}, run1={"hot": 0.3})
     sentence = translate(build_rank_strip(hot).sentence, "en")
     assert "throttled: rank 1 (40% of the measured time)" in sentence
-    assert "throttled only outside the measured time: rank 0" in sentence
+    assert "throttled only outside the measured time (ranks: 0)" in sentence
     assert [limit.rule for limit in find_limits(hot)] == ["clocks"]
     (clocks,) = find_limits(hot)
     assert (clocks.cost, clocks.arithmetic) == (0.4, "40.0% > 1%")

@@ -274,7 +274,7 @@ def _require_times(baselines: Baselines) -> Baselines:
     """
     if not baselines.times:
         raise UsageError(
-            "the baseline contains no step time of a single device or node that passed",
+            "no device or node that passed has a step time in the baseline",
             where=f"--baseline {baselines.source}",
             rule="a baseline must be measured on one device, or on all devices of one node",
             fix="choose runs with --nnodes 1, or an acceptance test in which a node passed",

@@ -59,7 +59,8 @@ class AcceptRequest(Frozen):
     )
     rounds: Annotated[int, Field(ge=1, le=10_000)] | None = Field(
         None,
-        description="Number of rounds of pairs; default: every pair once (above 64 nodes: 36).",
+        description="Number of rounds in which pairs train; default: as many as every pair "
+        "needs to train once (above 64 nodes: 36).",
     )
     seconds: float = Field(
         10.0, gt=0, le=3_600, description="Seconds of timed training in each round."

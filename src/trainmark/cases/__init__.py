@@ -72,7 +72,7 @@ def _locate_cases() -> dict[str, Path | str]:
             raise UsageError(
                 f"{root} is not a folder",
                 where=PATH_VARIABLE,
-                fix="set the variable to folders that contain cases",
+                fix=f"set {PATH_VARIABLE} to folders that contain cases",
             )
         for file in root.glob("*/case.py"):
             locations[file.parent.name] = file.parent

@@ -36,18 +36,18 @@ _EXTRAS = {
 }
 _CTRL_C = 130  # typer's exit code after Ctrl-C; no command of this program uses it
 EXAMPLES = """\
-  trainmark run distilbert_sst2                measure on generated data on this machine
+  trainmark run distilbert_sst2    measure on generated data on this machine
   trainmark run distilbert_sst2 --nproc 2 bs=16 precision=bf16
-  trainmark list                               cases, recipes and devices on this machine
-  trainmark doctor                             problems that would fail a run or skew its results
+  trainmark list                   cases, recipes and devices on this machine
+  trainmark doctor                 problems that would make a run fail or skew its results
   trainmark report runs/RUN --format html -o page.html
 """
 VERBS = {
     "Measure": {
         "run": "Run a case or a plan file, measure it, and write a record.",
         "accept": "Find devices, nodes and links that are slow or give wrong results.",
-        "list": "List cases, recipes and devices, or print a single section or the schema.",
-        "doctor": "Find problems that would fail a run or skew its results.",
+        "list": "List cases, recipes and devices, or print a single section or the record schema.",
+        "doctor": "Find problems that would make a run fail or skew its results.",
         "ceilings": "Measure matmul, memory, transfer and collective rates.",
         "prepare": "Check raw data and convert it to the format that a case reads.",
     },

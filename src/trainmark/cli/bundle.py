@@ -41,7 +41,7 @@ def bundle(
         str | None, typer.Option(metavar="URL", help="Send each run to this server.")
     ] = None,
 ) -> None:
-    """Pack redacted runs with their evidence into one file, or upload them.
+    """Redact runs and pack them with their evidence into one file, or upload them.
 
     With --push, the URL of each run's page is printed; the server never stores a run twice. The
     exit code is 1 if a run cannot be packed or the server refuses it.

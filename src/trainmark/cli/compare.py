@@ -27,7 +27,8 @@ def compare(
     a: Annotated[
         str,
         typer.Argument(
-            metavar="A", help="Baseline: runs, folders or bundles; quote a list of several."
+            metavar="A",
+            help="Baseline: runs, folders or bundles; put several in one pair of quotes.",
         ),
     ],
     b: Annotated[

@@ -1,4 +1,4 @@
-"""``trainmark doctor``: find problems that would fail a run or skew its results."""
+"""``trainmark doctor``: find problems that would make a run fail or skew its results."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def doctor(
     lang: Lang = "en",
     **fields: Any,  # the options of `add_model_options` that the user gave
 ) -> None:
-    """Find problems that would fail a run or skew its results, and suggest a fix for each.
+    """Find problems that would make a run fail or skew its results, and suggest a fix for each.
 
     --quiet prints problems only. Exit codes: 2: a run would fail; 1: its results would be skewed;
     0: no problem.
@@ -60,7 +60,7 @@ def _print_examination(examination: Examination, lang: str, *, quiet: bool) -> N
     """Print the conditions of the machine, the worst first, each with its fix.
 
     Args:
-        quiet: print only the conditions that fail a run ("stops") or skew its results ("spoils").
+        quiet: print only conditions that make a run fail ("stops") or skew its results ("spoils").
     """
     from trainmark.machine.doctor import render_sentence
 

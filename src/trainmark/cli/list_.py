@@ -289,7 +289,7 @@ def list_(
     as_json: Json = False,
     lang: Lang = "en",
 ) -> None:
-    """List cases, recipes and devices, or print a single section or the schema."""
+    """List cases, recipes and devices, or print a single section or the record schema."""
     if what == "schema":
         from trainmark.record.record import describe_schema
 

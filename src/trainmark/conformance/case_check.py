@@ -274,7 +274,7 @@ def _check_runs(evidence: CaseEvidence) -> Iterator[Message]:
             yield message("check_run_failed", ranks=num_ranks, place=place)
             yield cause.message
         for finding in record.findings:
-            # The device's clock contradicts the host's; this alone does not fail a run.
+            # The device's clock contradicts the host's; this alone does not make a run fail.
             if finding.code == "steps_beside_windows":
                 yield finding
     if isinstance(evidence.probe, Message):

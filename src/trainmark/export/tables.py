@@ -184,7 +184,8 @@ def render_text(format_name: str, records: Sequence[Record], paths: Sequence[str
         return RECORD_FORMS[format_name](records)
     if len(records) != 1:
         raise UsageError(
-            f"{len(records)} runs do not fit into one log", fix="write one file per run"
+            f"{len(records)} runs cannot be written to one log, which holds a single run",
+            fix="write one file per run",
         )
     path = Path(paths[0])
     folder = path if path.is_dir() else path.parent

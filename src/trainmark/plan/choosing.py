@@ -135,8 +135,9 @@ def _check_replay(case: Case, recipe: Recipe) -> None:
             f"{setting} cannot be used with {case.name}",
             where=where,
             rule=(
-                "a window can only be repeated if its steps change only the state of the job's "
-                "stepper; the steps of this case also change tables or counts"
+                "a window can be repeated only if everything that its steps change can be "
+                "restored; the steps of this case also change tables or counts, which cannot be "
+                "restored"
             ),
             fix=fix,
         )

@@ -59,7 +59,7 @@ def _check_folder_name(name: str) -> str:
     """Refuse a name that is not a valid folder name as it is."""
     if not _is_folder_name(name):
         raise ValueError(
-            f"it must be a valid folder name with at most {_MAX_NAME_CHARACTERS} characters, "
+            f"the name must be a valid folder name with at most {_MAX_NAME_CHARACTERS} characters, "
             "without / and without a leading dot"
         )
     return name

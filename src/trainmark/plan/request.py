@@ -37,7 +37,7 @@ def _check_interval(seconds: float) -> float:
     """Refuse an interval between samples of the devices at which sampling would disturb the run."""
     if 0 < seconds < _MIN_INTERVAL_S:
         raise ValueError(
-            f"it must be at least {_MIN_INTERVAL_S:g} seconds, or 0 to take no samples"
+            f"the interval must be at least {_MIN_INTERVAL_S:g} seconds, or 0 to take no samples"
         )
     return seconds
 

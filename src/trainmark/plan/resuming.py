@@ -148,7 +148,9 @@ def _find_last_checkpoint(run: Path, earlier: Plan) -> tuple[Path, Progress]:
             "the run has no complete checkpoint",
             where=str(run / CHECKPOINTS_DIR),
             rule="only runs with checkpoint_every_steps save checkpoints",
-            fix=f"resume the run of {previous}" if previous else "start over without --resume",
+            fix=f"resume the run that saved {previous}"
+            if previous
+            else "start over without --resume",
         )
     last = max(complete, key=lambda folder: int(folder.name.removeprefix("step-")))
     return last, Progress(**json.loads((last / PROGRESS_FILE).read_text()))

@@ -1,4 +1,4 @@
-"""Find what a careful reader must know besides the figures; no finding fails a run.
+"""Find what a careful reader must know besides the figures; no finding makes a run fail.
 
 Owns the thresholds of findings. Almost all follow from values of the record, so that a check of a
 record notices one that was removed; the others follow from events.

@@ -337,7 +337,8 @@ class Record(Frozen):
             raise ValueError(f"figures must have {missing_figures[0]}")
         if (self.cause is None) != (self.status == "passed"):
             raise ValueError(
-                "a run that passed must not have a cause, and any other run must have one"
+                "a run that passed must not have a cause of failure, and any other run must "
+                "have one"
             )
         return self
 

@@ -1,8 +1,8 @@
 """Find what the probe saw of a user's own program, and withhold figures that it cannot know.
 
-What fails a run of a case is only a finding here, and lowers the trust. All follows from a record
-alone: the facts of the ranks' jobs hold what the probe saw. What the user says of the program is
-stated in the file of ``--witness``.
+What makes a run of a case fail is only a finding here, and lowers the trust. All follows from a
+record alone: the facts of the ranks' jobs hold what the probe saw. What the user says of the
+program is stated in the file of ``--witness``.
 """
 
 from __future__ import annotations

@@ -192,7 +192,7 @@ def _unpack_archive(archive: zipfile.ZipFile, folder: Path, max_bytes: int) -> U
             rule=f"a bundle may take at most {max_bytes:,} bytes when unpacked",
         )
     if MANIFEST_FILE not in names:
-        raise _UnreadableError(f"it has no {MANIFEST_FILE}")
+        raise _UnreadableError(f"the archive has no {MANIFEST_FILE}")
     manifest = _parse_manifest(archive.read(MANIFEST_FILE))
     expected_names = [*(file.name for file in manifest.files), MANIFEST_FILE]
     if sorted(names) != sorted(expected_names):
@@ -225,6 +225,6 @@ def _parse_manifest(content: bytes) -> Manifest:
         return Manifest.model_validate_json(content, strict=True)
     except ValidationError as error:
         if find_first_misfit(error).kind == "json_invalid":
-            raise _UnreadableError(f"its {MANIFEST_FILE} is not JSON") from None
+            raise _UnreadableError(f"{MANIFEST_FILE} in the archive is not JSON") from None
         what = f"no manifest of this version: {describe_error(error)}"
         raise BundleError(what, where=MANIFEST_FILE) from None

@@ -1,7 +1,7 @@
 """Read the kernel's messages about faults of accelerators, memory, processors and buses.
 
 Only messages that are written after the log was opened count. If this user may not read the log,
-that is reported, and never fails a run.
+that is reported, and never makes a run fail.
 """
 
 from __future__ import annotations

@@ -60,7 +60,7 @@ class DlrmRecipe(Recipe):
                         "fused tables are updated in the backward pass, with plain SGD and "
                         "without compilation"
                     ),
-                    fix=f"leave {field} at {str(supported).lower()}",
+                    fix=f"set {field}={str(supported).lower()}",
                 )
 
 

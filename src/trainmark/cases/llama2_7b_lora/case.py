@@ -104,7 +104,7 @@ class LlamaRecipe(Recipe):
                 f"precision={self.precision}",
                 where="recipe field weights_dtype",
                 rule="weights_dtype must be fp32 or the same as precision",
-                fix=f"add precision={self.weights_dtype}, or keep weights_dtype=fp32",
+                fix=f"add precision={self.weights_dtype}, or use weights_dtype=fp32",
             )
         if self.target_value is None:
             return

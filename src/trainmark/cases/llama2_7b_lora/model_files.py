@@ -141,7 +141,7 @@ class ModelConfig(ConfigKeys):
         if info.field_name == "pad_token_id" and ids == [-1]:
             return None
         if not all(number is None or 0 <= number < size for number in ids):
-            raise ValueError(f"it must be at least 0 and less than vocab_size ({size})")
+            raise ValueError(f"every token id must be at least 0 and less than vocab_size ({size})")
         return value
 
     @model_validator(mode="after")
@@ -152,14 +152,14 @@ class ModelConfig(ConfigKeys):
         # Newer files have ``rope_theta`` in ``rope_parameters``, older ones as a field of its own.
         theta = (self.rope_parameters or {}).get("rope_theta", self.rope_theta)
         if "rope_theta" in self.model_fields_set and theta != self.rope_theta:
-            rule = f"it must equal rope_theta in rope_parameters ({theta})"
+            rule = f"the value must equal rope_theta in rope_parameters ({theta})"
             raise ValueError(f"rope_theta is {self.rope_theta}; {rule}")
         # The width must be even, because rotary embeddings rotate pairs of numbers.
         if hidden % heads or hidden // heads % 2:
             rule = f"hidden_size ({hidden}) must divide into heads of an even width"
             raise ValueError(f"num_attention_heads is {heads}; {rule}")
         if heads % self.num_kv_heads:
-            rule = f"it must divide num_attention_heads ({heads})"
+            rule = f"the number must divide num_attention_heads ({heads})"
             raise ValueError(f"num_key_value_heads is {self.num_kv_heads}; {rule}")
         return self
 

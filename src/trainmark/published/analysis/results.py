@@ -273,7 +273,8 @@ def _compute_scale(sample: Sample, options: Options, mode: Mode) -> float:
     if steps is not None and mode not in STEP_TIME_MODES:
         rule = f"mode {mode:d} computes {_RULES[mode].formula} from values that are not step times"
         fix = "remove steps_per_value, or set model_mode=2, 0 or -2"
-        raise UsageError("the values are not times", where="steps_per_value", rule=rule, fix=fix)
+        what = "steps_per_value can be used only if the values in the log are times"
+        raise UsageError(what, where="steps_per_value", rule=rule, fix=fix)
     scale = 1.0
     if options.time_unit is not None:  # as in the public tool, `ms` divides rates by 1000, too
         scale = 1e-3 if options.time_unit == "ms" else 1.0

@@ -120,7 +120,7 @@ class ModelConfig(ConfigKeys):
         # 0 if ``vocab_size`` is invalid: that error comes first, and only the first is shown.
         size = info.data.get("vocab_size", 0)
         if not 0 <= value < size:
-            raise ValueError(f"it must be at least 0 and less than vocab_size ({size})")
+            raise ValueError(f"the token id must be at least 0 and less than vocab_size ({size})")
         return value
 
 

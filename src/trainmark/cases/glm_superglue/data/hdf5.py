@@ -222,8 +222,8 @@ class SparseExamples(Examples):
             raise DataError(
                 f"the sequences have {columns} tokens each",
                 where=f"{file}, text",
-                rule=f"the sequences must have at most seq_length={self.seq_length} tokens; they "
-                "are padded to it",
+                rule=f"a sequence must have at most seq_length={self.seq_length} tokens; shorter "
+                "sequences are padded to seq_length",
                 fix=f"set seq_length={columns}",
             )
         self.num_choices = self.stored.num_choices

@@ -264,7 +264,7 @@ def _encode_letters_alone(tokenizer: TextTokenizer) -> tuple[int, ...]:
 def _make_answer_error(tokenizer: TextTokenizer, rule: str) -> DataError:
     """Return the error about a tokenizer that does not encode the four answers as ``rule`` says."""
     return DataError(
-        "the four answers are not four different single tokens",
+        "the tokenizer does not encode the four answers as one distinct token each",
         where=str(tokenizer.file),
         rule=rule,
         fix="use the tokenizer that the model was trained with, or another mmlu_mode",
