@@ -518,6 +518,13 @@ def test_dry_run_prints_a_summary(cli, tmp_path):
     assert not (tmp_path / "runs").exists()
 
 
+def test_dry_run_counts_samples_of_ranks_that_share_a_model_once(cli):
+    words = "run gpt_megatron bs=4 gas=2 tensor_parallel=2 --nproc 2 --dry-run --device cpu"
+    text = " ".join(cli(*words.split())[1].split())  # without the folding of lines
+    # Two ranks share one model by tensor parallelism: both train the same 4 x 2 samples.
+    assert "8 samples a step (4 x 2 micro-batches x 1 model of 2 ranks)" in text
+
+
 def test_dry_run_shows_the_time_of_an_earlier_run_of_the_same_work(cli, tmp_path):
     args = ["run", "toy", "--dry-run", "--device", "cpu", "--out", "runs/b"]
     plan = Plan.model_validate(json.loads(cli(*args, "--json")[1])["plan"])

@@ -533,3 +533,10 @@ def test_old_torch_has_no_fsdp_on_devices_that_gloo_serves(
     with pytest.raises(EnvironmentFault) as caught:
         refuse_missing_features(recipe, vendor, ranks=2)
     assert caught.value.where == "recipe field fsdp"
+
+
+def test_ranks_that_share_a_model_train_the_same_samples() -> None:
+    recipe = {"micro_batch_size": 4, "grad_accum_steps": 2}
+    assert recipes.compute_step_samples(recipe, 8) == 64
+    # 8 ranks in groups of 2, each of which trains one model: 4 times 8 samples.
+    assert recipes.compute_step_samples({**recipe, "tensor_parallel": 2}, 8) == 32

@@ -20,7 +20,7 @@ from trainmark.pages.page import read_newest_runs
 from trainmark.pages.results import build_series_table, to_series_json
 from trainmark.pages.terminal import show
 from trainmark.plan.plan import UNCHECKED
-from trainmark.plan.recipes import format_fix_hp
+from trainmark.plan.recipes import compute_step_samples, format_fix_hp
 from trainmark.plan.resolving import list_launches
 from trainmark.record.work import describe_planned_work, find_differences
 
@@ -146,12 +146,18 @@ def _describe_data(plan: Plan) -> str:
 def _describe_steps(plan: Plan) -> str:
     """Return the samples of an optimizer step, and how many steps there are at most."""
     recipe = plan.recipe
-    samples_per_step = recipe["micro_batch_size"] * recipe["grad_accum_steps"] * plan.world_size
+    samples_per_step = compute_step_samples(recipe, plan.world_size)
     samples = f"{samples_per_step:,} samples a step"
     if recipe["grad_accum_steps"] > 1 or plan.world_size > 1:
+        # Ranks that share one model by tensor parallelism train the same samples.
+        ranks_per_model = recipe.get("tensor_parallel", 1)
+        trainers = f"{plan.world_size} ranks"
+        if ranks_per_model > 1:
+            num_models = plan.world_size // ranks_per_model
+            trainers = f"{format_count(num_models, 'model')} of {ranks_per_model} ranks"
         samples += (
             f" ({recipe['micro_batch_size']} x {recipe['grad_accum_steps']} micro-batches x "
-            f"{plan.world_size} ranks)"
+            f"{trainers})"
         )
     limits = format_count(recipe["max_epochs"], "epoch")
     if plan.data.train_samples:  # 0: the data could not be checked

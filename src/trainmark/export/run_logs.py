@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from trainmark import cases
 from trainmark.errors import RecordError
 from trainmark.events.schema import LAUNCHER_FILE, iterate_events, name_node_file, name_rank_file
+from trainmark.plan.recipes import compute_step_samples
 from trainmark.results.store.columns import get_device_name
 
 if TYPE_CHECKING:
@@ -275,8 +276,7 @@ def _format_mlperf_line(
 def _list_mlperf_facts(record: Record) -> dict[str, Any]:
     """Return the facts of a run that an MLPerf log has before its start, by their keys."""
     recipe = record.plan.recipe
-    samples_per_rank = recipe["micro_batch_size"] * recipe["grad_accum_steps"]
-    planned_batch = samples_per_rank * record.plan.world_size
+    planned_batch = compute_step_samples(recipe, record.plan.world_size)
     return {
         "trainmark_notice": _NOTICE,
         "trainmark_run": record.run_id,
@@ -285,8 +285,7 @@ def _list_mlperf_facts(record: Record) -> dict[str, Any]:
         "trainmark_status": record.status,
         "trainmark_trust": record.trust.grade,
         "seed": recipe.get("seed"),
-        # The largest batch that was trained; if there was no step, the planned one. Ranks that
-        # share a model train the same batch, which the planned one counts once for each of them.
+        # The largest batch that was trained; if there was no step, the planned one.
         "global_batch_size": max(record.steps.samples, default=planned_batch),
         "micro_batch_size": recipe["micro_batch_size"],
         "gradient_accumulation_steps": recipe["grad_accum_steps"],

@@ -29,6 +29,7 @@ from trainmark.events.schema import (
 )
 from trainmark.launch import local, submission
 from trainmark.launch.cluster import LOCAL
+from trainmark.plan.recipes import compute_step_samples
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -303,9 +304,7 @@ class RunProgress:
         """Return the mean samples of a step on all ranks so far; before the first, as planned."""
         if self._steps:
             return self._samples / self._steps
-        recipe = self.plan.recipe
-        samples_per_rank: int = recipe["micro_batch_size"] * recipe["grad_accum_steps"]
-        return samples_per_rank * self.plan.world_size
+        return compute_step_samples(self.plan.recipe, self.plan.world_size)
 
 
 def _format_duration(seconds: float) -> str:

@@ -227,6 +227,20 @@ def compare_with_standard(resolved: Recipe, *, named: Recipe, standard: Recipe) 
     return changes
 
 
+def compute_step_samples(recipe: Mapping[str, Any], world_size: int) -> int:
+    """Return the number of samples of a full optimizer step on all ranks.
+
+    The ranks that share one model by tensor parallelism train the same samples, which count once.
+
+    Args:
+        recipe: its fields by name.
+        world_size: number of ranks of the run.
+    """
+    num_models = world_size // recipe.get("tensor_parallel", 1)
+    num_samples: int = recipe["micro_batch_size"] * recipe["grad_accum_steps"] * num_models
+    return num_samples
+
+
 def format_fix_hp(values: Mapping[str, Any]) -> str:
     """Return changed recipe fields as one text, ``bs=96,lr=0.00015``; empty if none is changed.
 

@@ -26,7 +26,11 @@ from trainmark.plan.plan import (
     PlannedDevice,
     format_run_id,
 )
-from trainmark.plan.recipes import compare_with_standard, find_standard_recipe
+from trainmark.plan.recipes import (
+    compare_with_standard,
+    compute_step_samples,
+    find_standard_recipe,
+)
 from trainmark.plan.resuming import resume_plan
 from trainmark.spec import DataFacts
 
@@ -77,7 +81,7 @@ def _check_replay_windows(recipe: Recipe, train_samples: int, *, world_size: int
     interval = recipe.replay_every_windows
     if interval is None:
         return
-    samples_per_step = recipe.micro_batch_size * recipe.grad_accum_steps * world_size
+    samples_per_step = compute_step_samples(asdict(recipe), world_size)
     steps_per_epoch = ceil(train_samples / samples_per_step)
     num_steps = recipe.max_epochs * steps_per_epoch
     if recipe.max_steps is not None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainmark.errors import DataError, UsageError
 from trainmark.plan.plan import CHECKPOINTS_DIR, Plan, Resumed
+from trainmark.plan.recipes import compute_step_samples
 from trainmark.protocols.job import PROGRESS_FILE, Progress
 from trainmark.recipe import list_fields_with_rule
 
@@ -114,14 +115,12 @@ def _collect_fixed_settings(plan: Plan, recipe_type: type[Recipe]) -> dict[str, 
     # continues, such as the learning rate.
     may_change = (free | _PURPOSE_OF_RESUMING) - _FREE_BUT_DECISIVE
     recipe = plan.recipe
-    # Batch size and accumulation may change if their product with the ranks stays the same. With
-    # tensor parallelism, the ranks of a group train the same rows.
-    rows = recipe["micro_batch_size"] * recipe["grad_accum_steps"] * plan.world_size
     return {
         "case": plan.case,
         **{name: value for name, value in recipe.items() if name not in may_change},
         "data": plan.data.content_id,
-        "samples of a step": rows // recipe.get("tensor_parallel", 1),
+        # Batch size and accumulation may change if the samples of a step stay the same.
+        "samples of a step": compute_step_samples(recipe, plan.world_size),
     }
 
 

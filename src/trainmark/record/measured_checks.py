@@ -14,6 +14,7 @@ import numpy as np
 
 from trainmark import cases
 from trainmark.events.series import SUMMARY_LINES
+from trainmark.plan.recipes import compute_step_samples
 from trainmark.ranges import format_ranges
 from trainmark.recipe import AUTOCAST
 from trainmark.record import cause
@@ -171,10 +172,8 @@ def _compare_with_limits(record: Record) -> Iterator[ComparedValue]:
     counts = record.counts
     recipe = plan.recipe
     is_complete = record.status in _COMPLETE_STATUSES
-    batch_size = recipe["micro_batch_size"] * recipe["grad_accum_steps"] * plan.world_size
     max_step_samples = max(record.steps.samples, default=0)
-    # The ranks that share one replica by tensor parallelism train the same samples.
-    full_step_samples = batch_size // recipe.get("tensor_parallel", 1)
+    full_step_samples = compute_step_samples(recipe, plan.world_size)
     # With fewer training samples than a full step takes, no step is full.
     has_full_step = plan.data.train_samples >= full_step_samples
     # A case of another package, or a user's program, may count samples otherwise.
@@ -184,9 +183,11 @@ def _compare_with_limits(record: Record) -> Iterator[ComparedValue]:
     # A recipe without a length of sequences gives 0, which ``_check_limit`` takes as no limit.
     max_tokens = counts.sequences * recipe.get("seq_length", 0)
     yield from _check_limit("counts.tokens_padded", counts.tokens_padded, max_tokens)
-    # No step is larger than the recipe's batch, in unfinished runs and cases of other packages too.
+    # No step is larger than the batches of all ranks, in unfinished runs and cases of other
+    # packages too; such a case may count samples that several ranks share once for each of them.
     # A user's own program has no such batch; only its plan has a ``witness``, how it is measured.
     if plan.witness is None:
+        batch_size = recipe["micro_batch_size"] * recipe["grad_accum_steps"] * plan.world_size
         yield from _check_limit("steps.samples", max_step_samples, batch_size)
     yield from _check_limit("figures.mem", record.figure("mem"), record.figure("mem_total"))
     if is_complete:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from trainmark.pages import cells
 from trainmark.pages.document import KeyFacts
 from trainmark.pages.texts import Phrase, describe_dataset, has_cards, join, phrase
+from trainmark.plan.recipes import compute_step_samples
 from trainmark.record.work import count_parameters
 
 if TYPE_CHECKING:
@@ -55,18 +56,19 @@ def _describe_batch(record: Record) -> Phrase:
     """Return the number of samples of a step, with its factors if it has several: ``64 = 8 x 8``.
 
     The factors are the samples of a micro-batch, the micro-batches that a rank accumulates in a
-    step, and the ranks. The last two are left out if they are 1.
+    step, and the replicas of the model. The last two are left out if they are 1. A replica is a
+    rank, or with tensor parallelism a group of ranks, which train the same samples.
     """
     recipe = record.plan.recipe
-    num_ranks = record.plan.world_size
+    num_replicas = record.plan.world_size // recipe.get("tensor_parallel", 1)
     micro_batch_size = recipe["micro_batch_size"]
     num_micro_batches = recipe["grad_accum_steps"]
     factors = [str(micro_batch_size)]
     if num_micro_batches > 1:
         factors.append(str(num_micro_batches))
-    if num_ranks > 1:
-        factors.append(str(num_ranks))
-    total = cells.format_integer(micro_batch_size * num_micro_batches * num_ranks)
+    if num_replicas > 1:
+        factors.append(str(num_replicas))
+    total = cells.format_integer(compute_step_samples(recipe, record.plan.world_size))
     if len(factors) == 1:
         return total
     return phrase("key.batch_of", total=total, factors=" x ".join(factors))

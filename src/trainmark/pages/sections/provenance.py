@@ -42,7 +42,7 @@ from trainmark.pages.texts import (
     term,
     translate_message,
 )
-from trainmark.plan.recipes import format_fix_hp
+from trainmark.plan.recipes import compute_step_samples, format_fix_hp
 from trainmark.plan.witness import WITNESSED
 from trainmark.record.work import count_parameters
 from trainmark.results.store.columns import get_device_name
@@ -431,9 +431,8 @@ def _build_declared(record: Record, spec: TableSpec) -> list[Block]:
     """
     recipe: Any = record.plan.recipe
     job: Any = record.environment.get("job") or {}
-    rank_batch_size = recipe["micro_batch_size"] * recipe["grad_accum_steps"]
     # What a list can show of the run itself.
-    run = {"global_batch_size": rank_batch_size * record.plan.world_size}
+    run = {"global_batch_size": compute_step_samples(recipe, record.plan.world_size)}
     heading = Paragraph(spec.heading, "heading")
     if not spec.rows:  # each entry is a single value
         sources: dict[str, Any] = {"job": job, "recipe": recipe, "run": run}
