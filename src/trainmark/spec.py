@@ -210,12 +210,18 @@ def _iterate_sentences(entries: dict[str, Any], prefix: str = "") -> Iterator[tu
 
     Args:
         prefix: start of the codes: the names of the tables around ``entries``, each with a dot.
+
+    Raises:
+        TypeError: an entry is no table, or a sentence has another key than ``en`` and ``zh``.
     """
     for name, entry in entries.items():
-        if "en" in entry:
-            yield prefix + name, Text(**entry)
+        code = prefix + name
+        if not isinstance(entry, dict):
+            raise TypeError(f"{code} is not a table with the text `en`")
+        if isinstance(entry.get("en"), str):  # a sentence; any other table contains sentences
+            yield code, Text(**entry)
         else:
-            yield from _iterate_sentences(entry, f"{prefix}{name}.")
+            yield from _iterate_sentences(entry, f"{code}.")
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ import pytest
 
 import trainmark
 from trainmark import cases
+from trainmark.errors import UsageError
 from trainmark.record.messages import MESSAGES, render
 from trainmark.spec import MESSAGES_FILE, Message, read_messages
 
@@ -72,6 +73,23 @@ def list_emitted() -> list[tuple[str, str, set[str] | None]]:
                     # The syntax tree has ``**arguments`` as a keyword with the name None.
                     calls.append((place, code, None if None in names else names))
     return calls
+
+
+@pytest.mark.parametrize(
+    ("document", "what"),
+    [
+        ('fix.slow = "spend less"', "fix.slow is not a table with the text `en`"),  # a word with en
+        ('fix.slow = "too slow"', "fix.slow is not a table with the text `en`"),
+        ("fix.slow.en = 5", "fix.slow.en is not a table with the text `en`"),
+        ('fix.slow.zh = "太慢"', "fix.slow.zh is not a table with the text `en`"),
+        ('fix.slow = {en = "slow", de = "langsam"}', "unexpected keyword argument 'de'"),
+    ],
+)
+def test_malformed_sentence_is_refused(tmp_path: Path, document: str, what: str) -> None:
+    file = tmp_path / MESSAGES_FILE
+    file.write_text(document)
+    with pytest.raises(UsageError, match=re.escape(what)):
+        read_messages(file)
 
 
 def test_every_code_that_is_emitted_has_its_sentences() -> None:
