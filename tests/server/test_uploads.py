@@ -85,6 +85,18 @@ def test_existing_run_is_not_replaced(store, start_client, send_file, tmp_path):
     assert list_run_ids(client) == ["a-1", "own-1"]
 
 
+def test_run_of_a_bundle_that_is_not_indexed_yet_is_refused(
+    start_client, send_file, tmp_path, monkeypatch
+):
+    client = start_client()
+    # As if the request of the first bundle waited to update index and site.
+    monkeypatch.setattr(client.app.state.serving, "refresh", lambda: None)
+    assert send_file(client, write_bundle(tmp_path, "a-1")).status_code == 201
+    both = write_bundle(tmp_path, "b-1", "a-1", name="both", started="2026-01-02T03:04:06+00:00")
+    answer = send_file(client, both)
+    assert (answer.status_code, answer.json()["error"]["where"]) == (409, "a-1")
+
+
 def test_a_bundle_that_does_not_verify_is_refused(store, start_client, send_file, tmp_path):
     client, file = start_client(), write_bundle(tmp_path, "a-1")
     content = bytearray(file.read_bytes())

@@ -59,7 +59,8 @@ async def store_upload(request: Request, serving: Serving) -> tuple[StoredBundle
         LOG.warning("%s", error)
         what = "the server cannot store the bundle; its disk may be full"
         raise RefusedRequestError(507, what, fix="contact the operator of the server") from None
-    # A warning, so that every configuration of logging shows it.
+    # A warning, so that the operator has it also where logging is not set up for ``info``:
+    # ``serve_until_signal`` sets that up, an application that is made by ``create_app`` does not.
     LOG.warning("upload %s with token %s: %s", digest, token_name, "new" if is_new else "known")
     return stored, is_new
 
@@ -106,6 +107,8 @@ def _store_bundle(serving: Serving, folder: Path, digest: str) -> tuple[StoredBu
     with _VERIFY_LOCK:
         is_new = not target.exists()
         if is_new:
+            # The bundle before this one was stored, but its request may not have updated the index.
+            serving.index.refresh()
             for run_id in _verify_bundle(folder):
                 stored_runs = list_runs(serving.index, [f"run_id={run_id}"], columns=["run_id"])
                 if stored_runs.total > 0:
