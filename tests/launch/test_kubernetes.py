@@ -188,6 +188,7 @@ def make_listing(job: str | None, *pods: str) -> list[dict[str, Any]]:
         # A failed job counts as running as long as one of its pods runs and may still write.
         ("jobset_failed", ("failed", "running"), "running",
          "2 of 2 pods have started; node 0: Error (exit code 1)"),
+        ("jobset_failed", ("-", "running"), "running", "1 of 2 pods have started"),
         # The job was deleted, but not yet its pod.
         (None, ("running",), "running", "its pods are being deleted"),
     ],

@@ -194,13 +194,14 @@ def derive_state(objects: list[dict[str, Any]], nnodes: int) -> JobState:
         is_lost = failure["reason"] in _OUTSIDE_REASONS or any(pod.phase == "lost" for pod in pods)
         text = "; ".join([_format_reason(failure), *descriptions])
         return JobState(phase="lost" if is_lost else "ended", description=text)
+    has_failed = "Failed=True" in conditions  # its last pods are ending: it waits for no others
     num_waiting = sum(pod.phase == "waiting" for pod in pods)
     sentences = [f"{len(pods) - num_waiting} of {nnodes} pods have started"]
     if "Suspended=True" in conditions:
         sentences.append(_format_reason(conditions["Suspended=True"]))
     text = "; ".join([*sentences, *descriptions])
     all_run = num_waiting == 0 and len(pods) >= nnodes
-    return JobState(phase="running" if all_run else "waiting", description=text)
+    return JobState(phase="running" if all_run or has_failed else "waiting", description=text)
 
 
 def _read_node_index(pod: dict[str, Any]) -> int:
