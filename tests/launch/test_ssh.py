@@ -212,5 +212,7 @@ def test_files_of_nodes_are_copied_and_unreachable_hosts_are_named(
     (fake_hosts / "b.ssh_error").write_text(
         "ssh: connect to host b port 22: Connection timed out\n"
     )
-    with pytest.raises(EnvironmentFault, match="b: ssh: connect to host b"):
+    with pytest.raises(EnvironmentFault, match="b: ssh: connect to host b") as caught:
         ssh.Ssh().collect(EngineJob(plan, make_site(run_root=tmp_path / "remote")))
+    # Not the advice on Python, which copying does not need.
+    assert caught.value.fix == "make sure that `ssh HOST` works without prompts"

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
 SCRIPT = "ssh.sh"
 _LOST_EXIT_CODE = 255  # of ssh itself
+_FIX_OF_CONNECTION = "make sure that `ssh HOST` works without prompts"
 _REQUIRED_OPTIONS = ("BatchMode=yes", "PreferredAuthentications=publickey", "RequestTTY=no")
 # A broken connection is noticed after 15 s. It is not shared, so that it ends with its process.
 _DEFAULT_OPTIONS = (
@@ -126,8 +127,12 @@ def summarize_ssh_output(output: str) -> str:
     return f"ssh: {(text or 'no message').removeprefix('ssh: ')}"
 
 
-def _run_on_hosts(hosts: dict[str, str], act: Callable[[str], object]) -> None:
+def _run_on_hosts(hosts: dict[str, str], act: Callable[[str], object], *, fix: str) -> None:
     """Call ``act`` with the URL of each host, many at the same time.
+
+    Args:
+        hosts: URL of each host by its name.
+        fix: what to do if ``act`` fails for a host.
 
     Raises:
         EnvironmentFault: it failed for some hosts; the error names all of them.
@@ -145,10 +150,6 @@ def _run_on_hosts(hosts: dict[str, str], act: Callable[[str], object]) -> None:
         faults = zip(hosts, pool.map(try_host, hosts.values()), strict=True)
         sentences = [f"{name}: {what}" for name, what in faults if what]
     if sentences:
-        fix = (
-            "make sure that `ssh HOST` works without prompts; set `python` and `setup` in the "
-            "cluster file"
-        )
         raise EnvironmentFault("\n".join(sentences), fix=fix)
 
 
@@ -171,7 +172,9 @@ class Ssh(Launcher):
         )
         hosts = select_hosts(cluster, nnodes=plan.nnodes)
         _run_on_hosts(
-            hosts, lambda url: run_program("ssh", *build_ssh_arguments(url, cluster.ssh, script))
+            hosts,
+            lambda url: run_program("ssh", *build_ssh_arguments(url, cluster.ssh, script)),
+            fix=f"{_FIX_OF_CONNECTION}; set `python` and `setup` in the cluster file",
         )
 
     def build_command(self, plan: Plan, cluster: Cluster) -> EngineCommand:
@@ -259,4 +262,5 @@ class Ssh(Launcher):
                     # The filter refuses paths outside the folder: a host may send anything.
                     archive.extractall(job.folder, filter="data")
 
-        _run_on_hosts(select_hosts(job.cluster, nnodes=job.plan.nnodes), copy_files)
+        hosts = select_hosts(job.cluster, nnodes=job.plan.nnodes)
+        _run_on_hosts(hosts, copy_files, fix=_FIX_OF_CONNECTION)
