@@ -435,10 +435,12 @@ def submit_run(plan: Plan, cluster: Cluster) -> str:
     """
     # Without node processes, the launcher starts the ranks on this machine itself.
     can_submit = plan.node_processes > 0 and submission.build_command(plan, cluster).submits
-    if not can_submit or plan.repeat_count > 1:
+    obstacles = [] if can_submit else [f"launcher {plan.launcher}"]
+    if plan.repeat_count > 1:
+        obstacles.append(f"--repeat {plan.repeat_count}")
+    if obstacles:
         raise UsageError(
-            f"--detach cannot be used with --repeat {plan.repeat_count} and launcher "
-            f"{plan.launcher}",
+            f"--detach cannot be used with {' and '.join(obstacles)}",
             where="--detach",
             rule="--detach needs a scheduler and a single launch",
             fix="remove --detach, or use --repeat 1 and a launcher that submits a job",

@@ -99,6 +99,11 @@ def test_help_groups_every_verb_with_an_uncut_description(cli):
         (["run", "--attach", "x", "--dry-run"], ["--attach cannot be used with options"]),
         (["run", "--attach", "x", "--nproc", "2"], ["--attach cannot be used with options"]),
         (["run", "toy", "--cancel"], ["--cancel cannot be used without --attach"]),
+        (["run", "toy", "--detach"], ["--detach cannot be used with launcher local;"]),
+        (
+            ["run", "toy", "--detach", "--repeat", "2"],
+            ["--detach cannot be used with launcher local and --repeat 2"],
+        ),
         (["run"], ["run needs a case"]),
         (["run", "toy", "--recipe", "tny"], ["no recipe 'tny'", "did you mean tiny"]),
         (["run", "toy", "--launcher", "container", "--dry-run"], ["there is no cluster file"]),

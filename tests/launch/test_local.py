@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from support.fakes import GOLDEN
-from trainmark.errors import CaseError, DivergedError, UsageError
+from trainmark.errors import CaseError, DivergedError, EnvironmentFault, UsageError
 from trainmark.launch import local, processes
 from trainmark.launch.processes import StopRequest
-from trainmark.launch.run_dir import record_failed_planning
+from trainmark.launch.run_dir import create_run_dir, lock_folder, record_failed_planning
 from trainmark.plan.plan import Plan
 from trainmark.plan.resolving import UnplannableError
 from trainmark.record.messages import render
@@ -24,6 +24,15 @@ if TYPE_CHECKING:
 @pytest.fixture
 def toy_plan() -> Plan:
     return Plan.model_validate_json((GOLDEN / "plan_toy.json").read_bytes())
+
+
+def test_folder_in_which_another_run_begins_is_refused(tmp_path: Path) -> None:
+    with (
+        lock_folder(tmp_path),
+        pytest.raises(EnvironmentFault, match="another run uses the folder"),
+        create_run_dir(tmp_path),
+    ):
+        raise AssertionError("the folder must not be given to a second run")
 
 
 def test_rank_gets_its_number_in_the_environment(tmp_path: Path) -> None:

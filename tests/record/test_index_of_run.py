@@ -90,6 +90,7 @@ def test_results_keep_three_places_or_below_a_tenth_three_digits(
         ("run_mode", "dp", "sp, mp"),
         ("FINAL_RESULT", math.nan, "finite"),
         ("FINAL_RESULT", 0, "JOB_FAIL_FLAG"),  # only a failed job has the result 0
+        ("gpu_num", 0, "LOSS_RESULT None"),  # a value that is absent is shown as such
     ],
 )
 def test_invalid_value_is_refused_with_its_key(key: str, value: Any, expected_error: str) -> None:

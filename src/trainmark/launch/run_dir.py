@@ -86,8 +86,10 @@ def create_run_dir(run_dir: Path) -> Iterator[None]:
             refuse_used(run_dir)  # before the file of the lock is written into it
             stack.enter_context(lock_folder(run_dir))
             refuse_used(run_dir)  # another launch may have come first
-        except (FileExistsError, BlockingIOError):
+        except FileExistsError:
             raise _build_used_fault(run_dir) from None
+        except BlockingIOError:  # of another run that begins in the folder, which is still empty
+            raise _build_used_fault(run_dir, "another run uses the folder") from None
         except OSError as error:
             raise build_write_fault(run_dir, error) from error
         yield
@@ -104,10 +106,16 @@ def refuse_used(run_dir: Path) -> None:
         raise _build_used_fault(run_dir)
 
 
-def _build_used_fault(run_dir: Path) -> EnvironmentFault:
-    """Return the fault of a folder that holds something, or is a file."""
+def _build_used_fault(run_dir: Path, what: str | None = None) -> EnvironmentFault:
+    """Return the fault of a folder in which no run can begin.
+
+    Args:
+        what: the fault; None: the folder holds something, or is a file.
+    """
+    if what is None:
+        what = "the folder is not empty" if run_dir.is_dir() else "not a folder"
     return EnvironmentFault(
-        "the folder is not empty" if run_dir.is_dir() else "not a folder",
+        what,
         where=str(run_dir),
         rule="a run never writes into the folder of another run",
         fix="choose another --out",

@@ -86,8 +86,8 @@ class IndexRecord:
         _refuse_unknown("index", self.index, INDEXES)
         _refuse_unknown("JOB_FAIL_FLAG", self.JOB_FAIL_FLAG, (0, 1))
         result = self.FINAL_RESULT
-        loss = self.LOSS_RESULT or 0.0
-        are_finite = math.isfinite(result) and math.isfinite(loss)
+        loss = self.LOSS_RESULT
+        are_finite = math.isfinite(result) and (loss is None or math.isfinite(loss))
         is_flagged_if_zero = result > 0 or self.JOB_FAIL_FLAG == 1
         is_possible = self.gpu_num >= 1 and result >= 0 and is_flagged_if_zero
         if not (self.model_name and are_finite and is_possible):
