@@ -38,6 +38,13 @@ def read_values(header, cell):
         ("e2e_time (h)", "2", {"e2e_time": 7200.0}),
         ("mem（MB）", "512/1024", {"mem": GIB / 2, "mem_total": GIB}),
         ("MFU(%)", "0.5", {"MFU": 0.5}),
+        # The cell repeats the unit of the header, or has another one, which then counts.
+        ("MFU(%)", "45%", {"MFU": 45.0}),
+        ("mem (GB)", "59 GB", {"mem": 59 * GIB}),
+        ("mem (MB)", "13.9/40.0 G", {"mem": 13.9 * GIB, "mem_total": 40.0 * GIB}),
+        ("acc (%)", "75%", {"acc": 0.75}),
+        ("acc (%)", "75/50", {"acc": 0.75, "acc_target": 0.5}),
+        ("acc (%)", "75%/50%", {"acc": 0.75, "acc_target": 0.5}),
         ("e2e_time", "**361**", {"e2e_time": 361.0}),
         ("memory", "59.23*8G", {"mem": 59.23 * GIB}),  # of each of 8 devices
         ("memory", "66.27 * 8 GB", {"mem": 66.27 * GIB}),

@@ -119,18 +119,29 @@ def _read_values(text: str, cell: str, column: Column) -> Mapping[str, float | N
     name = f"{column.name}_target" if column.role == "target" else column.name
     if is_without_value(text):
         return {name: None}
-    # The text of the unit in the header, `h` of `e2e_time (h)`.
-    header_unit = column.printed_unit.printed if column.printed_unit else ""
-    cell_with_unit = f"{cell} {header_unit}".strip()
     # Memory, qualities and percentages have parsers of their own, which read a unit only behind the
     # number: the header's unit is put there.
-    if column.cell_kind == "memory":
-        return _parse_memory(cell_with_unit)
+    if column.cell_kind == "memory":  # of `13.9/40.0` the unit at the end holds for both
+        return _parse_memory(_add_header_unit(cell, column))
     if column.cell_kind == "quality":
-        return _parse_quality(cell_with_unit, name)
+        numbers = [_add_header_unit(part, column) for part in cell.split("/")]
+        return _parse_quality("/".join(numbers), name)
     if column.cell_kind == "percent":
-        return {name: _parse_percent(cell_with_unit)}
+        return {name: _parse_percent(_add_header_unit(cell, column))}
     return {name: _read_figure(cell, column)}
+
+
+def _add_header_unit(text: str, column: Column) -> str:
+    """Return a number with the unit of its column's header, unless it has a unit of its own.
+
+    Args:
+        text: of a cell or a part of it.
+        column: its ``printed_unit`` is the unit in the header, `%` of `MFU (%)`; None: it has none.
+    """
+    text = text.strip()
+    if column.printed_unit is None or not text[-1:].isdigit():  # a unit stands behind the number
+        return text
+    return f"{text} {column.printed_unit.printed}"
 
 
 def _apply_cell_unit(column: Column, cell: str, world_size: int | None) -> tuple[Column, str]:
@@ -166,12 +177,7 @@ def _apply_cell_unit(column: Column, cell: str, world_size: int | None) -> tuple
         if divides_by_devices:
             unit = replace(unit, per_device=True)
     # The figure follows from both: `throughput` in `tokens/s` is the rate of tokens.
-    figure_column = make_unit_column(column.header, column.name, unit)
-    # `_read_values` puts the unit of the header, `printed_unit`, behind a memory. Here the result
-    # has it already.
-    if figure_column.cell_kind == "memory":
-        figure_column = replace(figure_column, printed_unit=None)
-    return figure_column, result
+    return make_unit_column(column.header, column.name, unit), result
 
 
 def _read_figure(cell: str, column: Column) -> float:
