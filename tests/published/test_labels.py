@@ -87,3 +87,16 @@ def test_changed_hyperparameters_are_read():
     }
     assert labels.read_changes("MPE=2048 LBS=3  GAS=64")["GAS"] == "64"
     assert labels.read_changes("74/81") == {}  # no assignment
+
+
+@pytest.mark.parametrize(
+    ("command_line", "precision"),
+    [
+        ("--mixed_precision bf16 --fp16 1", "bf16"),
+        ("--mixed_precision no --tf32 1", "tf32"),
+        ("--mixed_precision no", None),  # it is not said in which precision matmuls run
+        ("--fp16 0 --tf32 0", "fp32"),
+    ],
+)
+def test_option_that_is_switched_off_is_no_precision(command_line, precision):
+    assert labels.find_precision(labels.read_flags(command_line)) == precision

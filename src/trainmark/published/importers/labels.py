@@ -363,7 +363,7 @@ def find_precision(flags: dict[str, str]) -> str | None:
         flags: values of the options by name, ``bf16`` for ``--bf16``.
     """
     chosen = flags.get("precision") or flags.get("mixed_precision") or flags.get("dtype")
-    if chosen:
+    if chosen and chosen.casefold() not in _FALSE_WORDS:  # not `--mixed_precision no`
         return chosen
     for name in ("fp8", "bf16", "fp16"):  # `--fp8` is often given beside `--bf16`, and then counts
         if name in flags and flags[name].casefold() not in _FALSE_WORDS:
