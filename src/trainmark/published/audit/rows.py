@@ -268,7 +268,8 @@ def _group_fractions_by_table(subjects: AuditSubjects) -> Iterator[tuple[str, li
 def _check_fractions(name: str, rows: Sequence[AuditSubject]) -> Hits:
     """Yield the rows whose quality is out of range, or in another unit than in most rows.
 
-    The unit is either a fraction of 1 or per cent.
+    The unit is either a fraction of 1 or per cent. A quality of 0 is out of range: like other
+    figures, it must be above 0.
 
     Args:
         name: of the quality.
@@ -420,12 +421,13 @@ def _compare_batch_and_step(subject: AuditSubject) -> Hits:
     two bounds is accepted.
     """
     seconds = subject.figures.get("step_time")
-    rate = _compute_sample_rate(subject)
-    if not seconds or not rate:
+    sample_rate = _compute_sample_rate(subject)
+    if not seconds or sample_rate is None:
         return
+    rate, rate_figure = sample_rate
     min_batch, max_batch = _compute_batch_bounds(subject)
-    # Step time and throughput may be means over different steps, and the step time is rounded.
-    slack = 1 + _STEP_TOLERANCE + subject.compute_rounding("step_time")
+    # Step time and throughput may be means over different steps, and both are rounded.
+    slack = 1 + _STEP_TOLERANCE + subject.compute_rounding("step_time", rate_figure)
     samples = seconds * rate
     if samples * slack < min_batch:
         bound = min_batch
@@ -437,8 +439,10 @@ def _compare_batch_and_step(subject: AuditSubject) -> Hits:
     yield subject, message("audit_batch", **args)
 
 
-def _compute_sample_rate(subject: AuditSubject) -> float | None:
-    """Return samples per second of all devices, from tokens if samples are not printed.
+def _compute_sample_rate(subject: AuditSubject) -> tuple[float, str] | None:
+    """Return samples per second of all devices, and the name of the figure that they follow from.
+
+    The figure is a rate of tokens if samples are not printed.
 
     None: no rate is printed, or what is needed to convert it. ``sample/p/s`` and ``token/p/s`` are
     rates of one device, ``p_train_tokens`` are tokens a second of all devices.
@@ -449,16 +453,16 @@ def _compute_sample_rate(subject: AuditSubject) -> float | None:
     # the time of the next ones includes waiting for data, and then evaluations.
     for name in SAMPLE_RATES:
         if name in figures:
-            return figures[name]
+            return figures[name], name
     if num_devices and "sample/p/s" in figures:
-        return figures["sample/p/s"] * num_devices
+        return figures["sample/p/s"] * num_devices, "sample/p/s"
     sequence_length = subject.read_setting("seq_length")
     if not sequence_length:
         return None
     if "p_train_tokens" in figures:
-        return figures["p_train_tokens"] / sequence_length
+        return figures["p_train_tokens"] / sequence_length, "p_train_tokens"
     if num_devices and "token/p/s" in figures:
-        return figures["token/p/s"] * num_devices / sequence_length
+        return figures["token/p/s"] * num_devices / sequence_length, "token/p/s"
     return None
 
 
