@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 from importlib.resources import files
 from itertools import combinations
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import jsonschema
 import pytest
 
 from support.acceptance_evidence import DEVICES, NODE, DeviceEvidence, make_acceptance, make_digests
+from trainmark.acceptance import verdicts
 from trainmark.acceptance.acceptance import conclude
 from trainmark.acceptance.evidence import EVIDENCE_DIR, Evidence
+from trainmark.acceptance.model import ERROR_RATE, judge_measurements
 from trainmark.acceptance.result import describe_schema, read_result
 from trainmark.errors import RecordError
 from trainmark.pages.acceptance import build_acceptance_document, list_acceptance_lines
@@ -21,6 +23,7 @@ from trainmark.pages.rendering import to_html, to_markdown
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from trainmark.acceptance.judgement import Judgement
     from trainmark.acceptance.result import AcceptanceResult
 
 
@@ -179,6 +182,43 @@ def test_pair_that_fails_by_itself_is_a_failed_link(tmp_path: Path) -> None:
     # One of the link's two devices is excluded: the link is then not used any more.
     assert result.list_names("fail") == [DEVICES[0]]
     assert list_finding_codes(result, DEVICES[0]) == ["link_failed"]
+
+
+def test_pairs_stopped_by_a_signal_do_not_count_as_good_ones(tmp_path: Path) -> None:
+    measured = DeviceEvidence(tmp_path)
+    measured.write_device_phase(DEVICES)
+    # Two of the three pairs of the second device were measured. Both failed, so it is to blame.
+    for first, second in combinations(DEVICES, 2):
+        if (first, second) == (DEVICES[1], DEVICES[3]):
+            for number in range(2):
+                measured.write_failed_round("pairs", (first, second), "stopped", number)
+        elif DEVICES[1] in (first, second):
+            measured.write_failed_round("pairs", (first, second), "failed")
+        else:
+            measured.write_pair_round(first, second)
+
+    result = judge_folder(tmp_path)
+
+    assert list_finding_codes(result, DEVICES[1]) == ["failed"]
+
+
+def test_all_peer_groups_and_quantities_share_the_probability_of_a_wrong_verdict(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    error_rates = []
+
+    def judge_and_note(*args: Any, error_rate: float, **options: Any) -> Judgement:
+        error_rates.append(error_rate)
+        return judge_measurements(*args, error_rate=error_rate, **options)
+
+    monkeypatch.setattr(verdicts, "judge_measurements", judge_and_note)
+    products = dict.fromkeys(DEVICES[:2], "other")
+    DeviceEvidence(tmp_path, products=products).write_all_phases()
+
+    judge_folder(tmp_path)
+
+    assert len(error_rates) == 4  # two products, each with the times of steps and of matmuls
+    assert sum(error_rates) == pytest.approx(ERROR_RATE)
 
 
 def test_wrong_result_of_a_pair_counts_once_though_both_ranks_find_it(tmp_path: Path) -> None:

@@ -131,14 +131,21 @@ class DeviceEvidence:
         ]
         self._write("nodes", 0, (NODE,), results)
 
-    def write_failed_round(self, phase: str, members: tuple[str, ...], reason: str) -> None:
+    def write_failed_round(
+        self, phase: str, members: tuple[str, ...], reason: str, number: int = 0
+    ) -> None:
         """Write a round that failed.
 
         Args:
             reason: ``deadline``, ``failed`` (an error) or ``stopped`` (a signal to the acceptance).
         """
         self.writer.write(
-            NotMeasured, phase=phase, round=0, members=list(members), reason=reason, error="why"
+            NotMeasured,
+            phase=phase,
+            round=number,
+            members=list(members),
+            reason=reason,
+            error="why",
         )
 
     def _result(

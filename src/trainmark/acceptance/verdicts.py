@@ -332,8 +332,8 @@ def judge_times(
             judgement = judge_measurements(
                 measured,
                 worse_by=max_slowdown,
-                # Shared by all quantities, so that it holds for all of them together.
-                error_rate=ERROR_RATE / len(times),
+                # Shared by all quantities and groups, so that it holds for all verdicts together.
+                error_rate=ERROR_RATE / (len(times) * len(groups)),
                 baseline=baseline,
             )
             _note_members(assessment, judgement, names, quantity)
@@ -677,16 +677,16 @@ def _blame_bad_pairs(
     Args:
         assessment: gets the findings.
         evidence: all rounds of pairs, also the good ones, which are counted.
-        bad_pair_rounds: rounds of pairs that failed, and wrong results in such rounds.
+        bad_pair_rounds: rounds of pairs that failed by themselves, and wrong results in rounds.
     """
-    # Keys of both are the phase, the number of the round and the names of the members. A round that
-    # has results is not among the failures, too.
-    pairs = [
-        members for phase, _, members in (*evidence.results, *evidence.failures) if phase == "pairs"
-    ]
-    num_pairs = Counter(name for members in pairs for name in members)
     # Each round once, however many of its ranks found a wrong result.
     bad_pairs = {(bad_round.number, bad_round.members) for bad_round in bad_pair_rounds}
+    # Rounds that a signal stopped, or to which a node did not come, have no results and are not
+    # bad. They say nothing of their members, so they are not counted.
+    pairs = bad_pairs | {
+        (number, members) for phase, number, members in evidence.results if phase == "pairs"
+    }
+    num_pairs = Counter(name for _, members in pairs for name in members)
     num_bad_pairs = Counter(name for _, members in bad_pairs for name in members)
     for member in assessment.product_of_member:
         # A single pair does not show which of its ends is at fault.
