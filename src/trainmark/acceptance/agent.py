@@ -199,7 +199,9 @@ class Agent:
             if alive and alive[0] == self._node_rank:
                 chosen_rounds = choose_rounds()
                 # While this node chose, another one may have been silent for so long that it seemed
-                # lost, or the other way round. Then both choose, and the first file counts.
+                # lost, or the other way round. Then both choose, and the first file counts. Only in
+                # the moment until it is written may both write. Nodes that then read different
+                # rounds wait in vain for each other, and seem lost.
                 if not path.exists():
                     # Atomically: other nodes read the file as soon as it exists.
                     with write_atomically(path) as file:
@@ -282,12 +284,15 @@ class Agent:
 
     def _wait_for_others(self, barrier_name: str) -> None:
         """Wait until each node has come to a barrier; go on without those that are lost or late."""
-        # How long each node is waited for: twice the time limit of a round, because the node may
-        # still be in the round before, where it waits for another node that hangs.
-        timeout_s = 2 * self._local.acceptance.request.deadline
+        # Twice the time limit of a round for all nodes together, because a node may still be in the
+        # round before, where it waits for another node that hangs.
+        ends_s = time.monotonic() + 2 * self._local.acceptance.request.deadline
         for node_rank in self._joined:
             self._session.wait_for(
-                node_rank, barrier_name, timeout_s=timeout_s, is_stopped=self._is_stopped
+                node_rank,
+                barrier_name,
+                timeout_s=max(0.0, ends_s - time.monotonic()),
+                is_stopped=self._is_stopped,
             )
         # Reads what all nodes have written. After it, `list_alive` knows which nodes are lost.
         self._session.scan()
