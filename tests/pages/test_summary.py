@@ -49,6 +49,15 @@ def test_summary_has_mean_interval_and_variation_over_launches():
     assert "95% interval" in translate_headers(table)
 
 
+def test_figure_of_too_few_launches_for_an_interval_is_named_a_range():
+    launches = [make_launch_record(number, p_core=100.0) for number in range(4)]
+    launches.append(make_launch_record(4, p_core=None))
+    table, *_ = build_repeats(build_summary(launches))
+    assert "95% interval" in translate_headers(table)  # five launches passed; one has no p_core
+    row = ("p_core", "100.0", "samples/s", "100.0 – 100.0 (range)", "0.00%", "4")
+    assert row in translate_rows(table)
+
+
 def test_failed_launches_are_named_and_never_averaged_in():
     launches = [
         make_launch_record(0, p_core=100.0),

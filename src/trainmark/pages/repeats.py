@@ -21,6 +21,7 @@ from trainmark.record.work import describe_work, find_differences, reject_duplic
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from trainmark.pages.texts import Phrase
     from trainmark.record.record import Record, Trust
 
 
@@ -81,13 +82,15 @@ def build_repeats(repeat_summary: RepeatSummary) -> list[Block]:
     """Return a row for each figure, then how many launches passed, and which did not.
 
     A row has the mean of the figure and its 95% interval. With fewer than five launches that
-    passed, the lowest and the highest value replace the interval, and the heading says so.
+    passed, the lowest and the highest value replace the interval, and the heading says so. If only
+    a figure has fewer than five launches with a value, its cell says so.
 
     Args:
         repeat_summary: the records of all launches, and each figure over those that passed, by its
             name: mean, ends of the interval, coefficient of variation, number of launches.
     """
     rows = []
+    is_range = len(repeat_summary.passed) < INTERVAL_MIN_LAUNCHES
     # The figures of a record by name, each with its unit.
     known_figures = repeat_summary.records[0].figures
     for name, figure_summary in repeat_summary.figures.items():
@@ -97,8 +100,10 @@ def build_repeats(repeat_summary: RepeatSummary) -> list[Block]:
             [figure_summary.mean, figure_summary.low, figure_summary.high], unit
         )
         cv = None if figure_summary.cv is None else f"{figure_summary.cv:.2%}"
-        rows.append((name, mean, readable_unit, f"{low} – {high}", cv, figure_summary.launches))
-    is_range = len(repeat_summary.passed) < INTERVAL_MIN_LAUNCHES
+        ends: Phrase = f"{low} – {high}"
+        if figure_summary.is_range and not is_range:  # under the heading of intervals
+            ends = phrase("ends.range", low=low, high=high)
+        rows.append((name, mean, readable_unit, ends, cv, figure_summary.launches))
     columns = translate_headings(
         "name", "mean", "unit", "range" if is_range else "interval", "cv", "launches"
     )
