@@ -197,7 +197,8 @@ def choose_pairs_to_measure_again(judgement: Judgement) -> list[tuple[int, int]]
         The pairs; one that is to be measured several times is listed as often.
     """
     links = judgement.links
-    # The list is repeated, because a link is confirmed only by `MIN_LINK_ROUNDS` rounds.
+    # These links were measured in one round, which may be a disturbance. Each gets as many new
+    # rounds as a slow link needs at least, as ``docs/accept.md`` says.
     pairs = links.list_suspects() * MIN_LINK_ROUNDS
     # Shareable causes: the node is slow with other nodes, and not known to be slow alone.
     suspect_nodes = [

@@ -66,7 +66,9 @@ class PairFit:
         """Return the fit with a constant added to the effects of nodes.
 
         An effect is the logarithm of a node's slowdown. The effects over all rounds change, and
-        those in the first and in the later half of them.
+        those in the first and in the later half of them. What the fit has of each measured pair
+        stays relative to the median node: pairs are compared only with what the fit predicts of
+        them.
 
         Args:
             by: the constant that is added to each effect.

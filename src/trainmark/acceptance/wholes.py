@@ -111,6 +111,8 @@ def _fit_model(assessment: Assessment, times: Times, names: Sequence[str]) -> St
     known_noises = [noise for noise in noises if noise is not None]
     if not known_noises:
         return None
+    # All measurements of nodes alone, which are few and come before the pairs. What heat adds later
+    # counts as communication: more time is predicted of large sets, so fewer look slow.
     alone_s = [time.seconds for time in times.alone if time.member in members]
     # Sorted by the number of the round, which is the first field.
     pairs = sorted(pair for pair in times.pairs if {pair.first, pair.second} <= members)

@@ -74,11 +74,14 @@ def format_rounded(value: float, digits: int = 3) -> str:
 
 
 def format_duration(seconds: float) -> str:
-    """Return a duration in words: ``46.2 s``, ``11 min 40 s``, ``3 h 12 min``."""
+    """Return a duration in words: ``46.2 s``, ``11 min 40 s``, ``3 h 12 min``.
+
+    Below 100 s, the three significant digits include a decimal. Below 2 h, the seconds are shown.
+    """
     if seconds < 100:
         return f"{format_rounded(seconds)} s"
     minutes, remaining_s = divmod(round(seconds), 60)
-    if minutes < 120:
+    if minutes < 2 * 60:
         return f"{minutes} min {remaining_s} s"
     return f"{minutes // 60} h {minutes % 60} min"
 

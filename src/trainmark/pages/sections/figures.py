@@ -140,9 +140,9 @@ def _list_span_rows(record: Record) -> list[list[Phrase]]:
     ``record.spans`` has the wall time of the rank that ended last, divided into spans such as
     set-up, measured steps and evaluation. The cells are name, seconds, unit and share.
     """
-    # The spans add up to the wall time. It is None if no rank started: all spans are 0 then, so
-    # that there are no rows.
-    wall_ns = record.spans.wall_ns or sum(record.spans.by_name_ns.values())
+    wall_ns = record.spans.wall_ns  # the spans add up to it
+    if not wall_ns:  # None: no rank started, so all spans are 0
+        return []
     rows: list[list[Phrase]] = []
     for name, ns in record.spans.by_name_ns.items():
         if ns < _MIN_SPAN_NS:

@@ -66,7 +66,7 @@ def write_site(database: Index, folder: Path, *, served: bool = False) -> tuple[
         OSError: it cannot be written.
     """
     known_stamps = _open_site(folder)
-    # Another version may draw pages otherwise, and a server needs other links and compressed files.
+    # Another version may draw pages otherwise, and a server needs compressed files.
     if known_stamps.get("version") != [__version__, served]:
         known_stamps = {}  # all pages are written again
     stamps: dict[str, Any] = {"version": [__version__, served]}
@@ -167,6 +167,7 @@ def _build_run_files(run_id: str, path: str, launch_ids: Sequence[str]) -> dict[
         path: run directory of the launch.
         launch_ids: run ids of all launches of the run.
     """
+    # Without ``served``: with a server, only lists of runs differ, in which runs can be chosen.
     links_by_language = [Links(get_run_path(run_id), lang) for lang in LANGUAGES]
     files: dict[str, str | bytes] = {}
     try:

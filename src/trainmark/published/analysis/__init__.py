@@ -227,7 +227,8 @@ def _make_keyword_reader(keyword: str, options: Options, preset: str) -> Keyword
 
     Args:
         keyword: of the user or the preset; empty: the user gives the position of a word.
-        preset: name of the log format of a known trainer; empty: none is known.
+        preset: name of the log format of a known trainer. ``PLAIN`` and an empty text are no such
+            formats, and not in ``PRESETS``.
     """
     # Only the preset of a known trainer says which key has the loss.
     loss_key = PRESETS[preset].loss if preset in PRESETS else ""
@@ -299,7 +300,8 @@ def _read_best_speed(log: str, options: Options) -> _Extraction:
     if is_event_preset or (event_speed is not None and event_speed.sample is not None):
         return _extract_event_speed(event_speed, preset)
     choice = choose_speed(reader, options)  # its sample is the values of the speed; None: no speed
-    # Without a preset the key is empty, which stands for the main loss.
+    # ``PRESETS`` has the formats of known trainers. If none of them is chosen, ``choice.preset`` is
+    # ``PLAIN`` or empty. The key is then empty, which stands for the main loss.
     loss_key = PRESETS[choice.preset].loss if choice.preset in PRESETS else ""
     loss = reader.wanted_loss if options.keyword_loss else reader.last_loss_of.get(loss_key)
     extraction = _Extraction(

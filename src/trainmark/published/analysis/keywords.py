@@ -297,6 +297,8 @@ class KeywordReader:
         elif self.closing_values:  # only such lines have values
             values = self.closing_values
             first_text = self.closing_text
+        # The user's ``skip`` also holds for values of closing lines. If it leaves none, the report
+        # says so.
         if len(values) <= self.skip:
             return None
         # ``seconds`` has an entry for each of ``values``; it is empty if only closing lines count.

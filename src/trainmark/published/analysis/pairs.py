@@ -9,7 +9,9 @@ from typing import NamedTuple
 from trainmark.published.analysis.quantities import UNIT
 from trainmark.published.log import MAGNITUDE, NUMBER, parse_number
 
-_MAX_CHARACTERS = 20_000  # of a line; no trainer prints longer ones
+# The part of a line that is searched. No trainer prints longer lines; other files may be one line
+# of many megabytes, which would take minutes.
+_MAX_CHARACTERS = 20_000
 # A key is up to eight words. It may count: `Eval Time for 681 iters`, `Total img/sec on 8 GPU(s)`.
 _WORD = r"[^\W\d][\w.%&+/-]{0,60}"
 _COUNTED = r"[0-9]+k? ?(?:iters|iterations|its|steps|batches|GPUs?|devices|chips|nodes|ranks)(?!\w)"
@@ -72,7 +74,8 @@ def find_pairs(line: str) -> list[Pair]:
     The key is the text before the number. The magnitude is a letter behind it, ``K`` of ``1.2K``.
     """
     pairs = []
-    for match in _PAIR.finditer(line[:_MAX_CHARACTERS]):
+    searched_text = line[:_MAX_CHARACTERS]
+    for match in _PAIR.finditer(searched_text):
         # The second alternative of the pattern is a number without a key, whose known unit says
         # what it is. The groups of this alternative begin with ``bare``.
         if match["key"] is None:
@@ -90,7 +93,8 @@ def find_pairs(line: str) -> list[Pair]:
             )
             continue
         end = match.end("magnitude") if match["magnitude"] else match.end("number")
-        following = _FOLLOWING.match(line, end)  # the word behind the number, a unit or not
+        # The word behind the number, a unit or not.
+        following = _FOLLOWING.match(searched_text, end)
         pairs.append(
             Pair(
                 key=_clean_key(match["key"]),

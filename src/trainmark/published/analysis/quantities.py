@@ -216,8 +216,11 @@ def _is_rate_or_time_per_step(unit_quantity: Quantity) -> bool:
 def _read_step_time(words: tuple[str, ...], unit_quantity: Quantity | None) -> Quantity | None:
     """Return the step time that the words of a key name; None: they name none.
 
-    Its ``time_unit_s`` is the length of the unit of time in seconds, and ``num_steps`` is how many
-    steps the time covers.
+    If the key is only a word such as ``time`` and the unit is a rate such as ``it/s``, that rate is
+    returned instead.
+
+    Of a step time, ``time_unit_s`` is the length of the unit of time in seconds, and ``num_steps``
+    is how many steps the time covers.
 
     Args:
         words: of the key, which is the text before the number.
@@ -240,7 +243,7 @@ def _read_step_time(words: tuple[str, ...], unit_quantity: Quantity | None) -> Q
         )
     if not _WEAK_STEP_TIME.fullmatch(text):
         return None
-    # The key is a word such as `time`: a unit such as `s/it` outweighs it, `ms` does not.
+    # The key is a word such as `time`: a unit such as `s/it` or `it/s` outweighs it, `ms` does not.
     if unit_quantity is not None and _is_rate_or_time_per_step(unit_quantity):
         return unit_quantity
     # Weak: `time: 3 ms` may be the time of something else.

@@ -41,7 +41,7 @@ class _ModeRule(NamedTuple):
     Args:
         formula: its text. ``mean`` is that of the values; ``batch``, ``devices`` and ``/`` in the
             text decide the properties below.
-        unit: of the result; empty: that of the log.
+        unit: of the result, if the mode defines it; empty: that of the user or of the log.
     """
 
     formula: str
@@ -177,6 +177,8 @@ def compute_result(sample: Sample, options: Options, *, keyword_given: bool) -> 
         log_unit = sample.unit
     elif is_batch_of_log:
         log_unit = "samples/s"
+    # Most modes define the unit of their result, such as steps/s, and ignore ``ips_unit``. Only the
+    # two whose result may count samples or tokens leave it open.
     unit = rule.unit or _choose_unit(log_unit, mode, options)
     how = f"mode {mode:d}: {rule.formula}"
     # Only a mean of several rates depends on how they are weighted, which the report then says.

@@ -110,7 +110,8 @@ def _compute_mean(values: Array, weights: Array) -> float:
 def compute_costs(values: Array, *, is_rate: bool) -> Array:
     """Return numbers proportional to the time of a step, of values that are times or rates.
 
-    They are the times themselves, or 1 / rate. A rate of 0 or less, which has no time, gives 0.
+    They are the times themselves, or 1 / rate. A rate of 0 or less has no time. It gives 0, so that
+    it never counts as slow and adds nothing to sums; but it lowers the median.
     """
     if not is_rate:
         return values

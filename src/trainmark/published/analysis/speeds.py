@@ -143,7 +143,10 @@ def _collect_flops(
 
 
 def _find_flops(line: LogLine) -> Iterator[tuple[str, float]]:
-    """Yield the name and value of each TFLOP/s and each MFU of a line of training."""
+    """Yield the name and value of each TFLOP/s and each MFU of a line of training.
+
+    TFLOP/s are taken as those of one device, because the known trainers that print them do so.
+    """
     if line.is_other_work:  # of evaluation or preparation
         return
     for pair in line.pairs:  # each number with its key, the text before it

@@ -376,7 +376,9 @@ class AuditSubject:
             ("sample/p/s", False),  # of pages, which do not say whether it includes evaluations
             ("p_train_tokens", True),  # tokens a second of training
             ("p_whole", True),  # samples a second of training with evaluations
-            ("final_result", True),  # samples or tokens a second
+            # Last, because it is samples or tokens a second, and of other programs' results it is
+            # not known what their time includes.
+            ("final_result", True),
         )
         figures = self.figures
         for name, is_total in candidates:

@@ -125,7 +125,8 @@ def _read_file(path: Path, page: Page) -> Iterator[Row | Unread]:
     elif text is None:
         yield page.make_unread_file(message("file_is_no_text"))
     elif reader is not None:
-        # Collections of results name vendor and model by their folders.
+        # Collections of results name vendor and model by the folders of their pages, which have the
+        # suffix `.md`. Of the files that are read otherwise, no such collection is known.
         yield from reader(text, _add_folder_names(page, path))
     elif text.startswith("{"):  # JSON in a file of another suffix, such as `.txt`
         yield from json_records.read_json(text, page)
