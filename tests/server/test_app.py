@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+from pathlib import Path
 
 from starlette.testclient import TestClient
 
@@ -85,6 +86,17 @@ def test_files_outside_the_site_are_not_served(start_client, runs):
     # Also as an absolute path, a folder, and a name with a zero byte.
     for path in ("/../secret", "/%2e%2e/secret", f"/{runs}/.serve/secret", "/runs", "/a%00b"):
         assert client.get(path).status_code == 404
+
+
+def test_page_that_is_removed_while_it_is_read_is_not_found(start_client, monkeypatch):
+    client = start_client()
+    assert client.get("/index.html").status_code == 200
+
+    def read_removed(file):
+        raise FileNotFoundError(file)
+
+    monkeypatch.setattr(Path, "read_bytes", read_removed)
+    assert client.get("/index.html").status_code == 404
 
 
 def test_unknown_address_has_a_not_found_page(start_client):

@@ -122,9 +122,10 @@ async def _send_file(request: Request) -> Response:
     try:
         file = (site / f"{path}.gz").resolve()
         if file.is_relative_to(site):  # not an address with ".."
-            file_status = file.stat()
-            # The operating system usually has the file in memory: no thread is needed.
-            data = file.read_bytes()
+            # Read even if only its tag is needed in the end: if the next update removes the file
+            # between the two calls, there is no such file. The operating system usually has it in
+            # memory: no thread is needed.
+            file_status, data = file.stat(), file.read_bytes()
     except (OSError, ValueError):  # ValueError: not a possible name of a file
         file_status = None
     if file_status is None:
