@@ -21,7 +21,7 @@ __all__ = [
 ]
 
 
-def __getattr__(name):  # type: ignore[no-untyped-def]
+def __getattr__(name: str) -> object:
     """Return a function or class of ``trainmark.api``; Python calls this for names not yet here.
 
     ``trainmark.api`` is imported only then, at the first use, and not by ``import trainmark``.
@@ -33,5 +33,5 @@ def __getattr__(name):  # type: ignore[no-untyped-def]
     return getattr(import_module("trainmark.api"), name)
 
 
-def __dir__():  # type: ignore[no-untyped-def]
+def __dir__() -> list[str]:
     return [*__all__, "__version__"]

@@ -542,6 +542,8 @@ def follow(*runs: str | Path, to: str | Sequence[str]) -> list[Following]:
 def follow_runs(runs: Sequence[str | Path], targets: Sequence[FollowTarget]) -> Iterator[Following]:
     """Hand runs to other programs; yield each pair of run and program when it is done.
 
+    Nothing happens before the first pair is asked for; only then errors are raised.
+
     Raises:
         RecordError: a folder that has no run.
     """

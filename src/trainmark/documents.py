@@ -44,6 +44,9 @@ def read_bytes(path: Path) -> bytes:
 def write_atomically(path: Path) -> Iterator[IO[bytes]]:
     """Open a file that replaces ``path`` at the end of the block, whole or not at all.
 
+    That holds for readers, and if this process dies. It does not hold for a crash of the machine,
+    because the file is not flushed to the disk.
+
     A device, a pipe or a link is written to directly, because it must not be replaced by a file.
 
     Raises:

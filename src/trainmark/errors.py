@@ -74,7 +74,8 @@ class TrainmarkError(Exception):
         text = self.what
         if self.where:
             # A place may contain names from a record. If such a name had a newline, a CI runner
-            # could take the next line for a command, such as `::error::`.
+            # could take the next line for a command, such as `::error::`. The other parts keep
+            # newlines, because `what` may have several lines, such as one for each host.
             where = self.where.replace("\n", r"\u000a")
             text = f"{where}: {text}"
         if self.rule:

@@ -118,10 +118,11 @@ class _Program(TyperGroup):
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002
         """Write the commands of the program's help in sections."""
+        # `write_dl` aligns the texts of one section. Names are padded to the longest name of all
+        # sections, so that the texts of all sections begin in the same column.
+        width = max(map(len, _NAMES))
         for title, verbs in VERBS.items():
             with formatter.section(title):
-                # All names are as wide as the longest, so that the texts of sections are aligned.
-                width = max(map(len, _NAMES))
                 formatter.write_dl([(f"{name:{width}}", text) for name, text in verbs.items()])
 
 

@@ -54,7 +54,8 @@ def ceilings(
             timeout_s=_STARTUP_S + 3 * _MAX_ROWS * budget_s,  # 3: a margin
         )
     if as_json:
-        # Users share the document: names of persons, machines and folders are replaced.
+        # Users share the document: names of persons, machines and folders are replaced. The printed
+        # tables have no such names.
         print_json(Redactor().redact_document(rates))
     else:
         typer.echo(show(build_ceilings_page(rates), lang))

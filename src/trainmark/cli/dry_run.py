@@ -179,7 +179,8 @@ def _describe_memory(plan: Plan) -> str:
     memory = vendor.rank_memory(plan.nproc) if vendor else None
     if memory is None or not hasattr(cases.import_part(plan.case, "data"), "check_fit"):
         return ""
-    # Returns the bytes needed; it raises an error if they are more than a rank can have.
+    # Returns the bytes needed. It would raise an error if they were more than a rank can have, but
+    # such a plan was refused when it was made.
     needed_bytes = cases.check_fit(
         plan.case, Path(plan.data.folder), plan.load_recipe(), plan.world_size, memory
     )

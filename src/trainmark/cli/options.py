@@ -141,14 +141,15 @@ def add_model_options(model: type[BaseModel], *names: str) -> Callable[[Verb], V
             verb(**arguments, **given_fields)
 
         # typer builds the command from this signature: the parameters of the function, with one
-        # for each field in place of `**fields`.
+        # for each field in place of `**fields`. `eval_str`: with types in place of their texts.
+        verb_signature = signature(verb, eval_str=True)
         verb_parameters = [
             parameter
-            for parameter in signature(verb, eval_str=True).parameters.values()
+            for parameter in verb_signature.parameters.values()
             if parameter.kind is not Parameter.VAR_KEYWORD
         ]
         model_parameters = [_build_option(model, name) for name in field_names]
-        call.__signature__ = signature(verb).replace(  # type: ignore[attr-defined]
+        call.__signature__ = verb_signature.replace(  # type: ignore[attr-defined]
             parameters=[*verb_parameters, *model_parameters], return_annotation=None
         )
         call.__annotations__ = {}  # typer reads those of the signature
@@ -178,6 +179,10 @@ def _find_value_type(annotation: Any) -> Any:
     """Return the type of a field's value without None and without pydantic's constraints.
 
     For example ``int`` of ``Annotated[int, Gt(0)] | None``.
+
+    Args:
+        annotation: a type without arguments, or a union of any type and None. Fields that become
+            options have no other ones, such as ``list[str]`` without a union.
     """
     union_members = get_args(annotation) or (annotation,)
     value_type = next(member for member in union_members if member is not NoneType)

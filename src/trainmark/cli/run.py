@@ -121,6 +121,9 @@ def _check_new_run(case: str, *, cancel: bool) -> None:
 def _check_attach(case: str, *, has_run_options: bool) -> None:
     """Refuse what only a new run can take, in a command with --attach.
 
+    Settings of the recipe cannot occur without a case, because the first word is taken for the
+    case. Options that --attach takes too, such as --quiet, need no check.
+
     Args:
         has_run_options: whether the command has options for a new run.
     """

@@ -124,6 +124,7 @@ def _check_closed(records: Sequence[Record], case: Case | None) -> Iterator[Rule
     allowed_changes: dict[str, Any] = {}
     for plan in plans:
         other_changes += [f"{name}={value}" for name, value in plan.extra.items()]
+        # The same in all launches; otherwise the rule ``same_work`` is broken.
         allowed_changes |= plan.fix_hp
     result = judge_violations("changes", other_changes)
     if result.kept and allowed_changes:

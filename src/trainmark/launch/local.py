@@ -158,11 +158,13 @@ def start_ranks(
 def _choose_torchrun_variables(node: int, nnodes: int, host: str, port: int) -> dict[str, str]:
     """Return the variables with which torchrun fills in options that its command does not have.
 
+    The number of ranks of a machine is none of them: only the user's command sets it.
+
     Args:
         node: number of this machine among the ``nnodes`` machines of the run, from 0.
         host, port: where the ranks of all machines meet.
     """
-    if nnodes == 1:  # torchrun's defaults are right
+    if nnodes == 1:  # torchrun's defaults for these options are right
         return {}
     return {
         "PET_NNODES": str(nnodes),
@@ -268,7 +270,8 @@ def run_ranks(
                 failures = [] if stop is not None else _list_failures(ranks, first_rank)
             ended_ns = time.perf_counter_ns()  # before the wait for the sampler's end
     finally:
-        # What is left of the sampler, and of the supervisor, the process that starts the ranks.
+        # What is left: the sampler, or ranks that the supervisor, the process that starts and ends
+        # them, did not end because it died itself.
         processes.kill_run(mark)
     if stop is not None:
         events.emit("stop", **stop)

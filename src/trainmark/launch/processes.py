@@ -82,6 +82,7 @@ def kill_run(run_id: str, variable: str = RUN_VARIABLE) -> list[int]:
                 process.kill()
             except psutil.NoSuchProcess:
                 continue  # it ended by itself
+            # There is no AccessDenied: whoever may read the environment of a process may kill it.
         psutil.wait_procs(alive, timeout=_ROUND_S)
     return [process.pid for process in find_processes(run_id, variable)]
 

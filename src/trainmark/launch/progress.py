@@ -174,7 +174,8 @@ class RunProgress:
         self._show(f"{steps}, limit {_format_duration(limit_s)}")
         if not event.step_flops or not event.matmul_flops_per_second:  # not known
             return
-        # The shortest time that a step can take: no step is faster than the matmul rate.
+        # The shortest time that a step can take: FLOPs of a step on the first rank, by the matmul
+        # rate of its device, which no step exceeds.
         step_s = event.step_flops / event.matmul_flops_per_second
         needed_s = self._find_earliest_last_step() * step_s
         if needed_s > limit_s:

@@ -69,6 +69,7 @@ def prepare_job(plan: Plan, cluster: Cluster) -> Callable[[], EngineJob]:
         run_dir.begin_run(plan, folder, environment={}).close()
         for name, content in command.files.items():
             (folder / name).write_text(content, encoding="utf-8")
+    # From here on the lock is free, but the files keep other runs out of the folder.
     return lambda: launchers.start_job(command, plan, cluster)
 
 

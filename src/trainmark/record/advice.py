@@ -111,7 +111,8 @@ def _advise_on_memory(plan: Plan, *, on_host: bool) -> Iterator[Message]:
         yield message("try.fewer_ranks", value=plan.nproc)
     if recipe["micro_batch_size"] > 1:
         yield message("try.lower_batch", value=recipe["micro_batch_size"])
-    # Another precision is advised only if a device's memory ran out, not the host's.
+    # The memory of a host does not hold the numbers of its devices, so their precision does not
+    # matter there. A run on a CPU, whose numbers it does hold, gets no such advice either.
     if recipe["precision"] in _WIDE_PRECISIONS and not on_host:
         yield message("try.bf16")
     # The field is a word in some cases, such as ``full``, and true or false in others.

@@ -85,7 +85,8 @@ def _check_steps(plan: Plan, run: RunTimeline) -> Iterator[Message]:
             yield message("step_samples_differ_over_ranks", step=step)
         else:
             yield message("samples_of_step", step=step, samples=samples, step_samples=declared)
-    # The global batch: a step may have fewer samples, but not more.
+    # The batches of all ranks: a step may have fewer samples, but not more. Samples that several
+    # ranks share may count once for each of them.
     recipe = plan.recipe
     max_samples = recipe["micro_batch_size"] * recipe["grad_accum_steps"] * len(run.ranks)
     large_steps = np.flatnonzero(series.samples > max_samples)
@@ -203,7 +204,8 @@ def _check_training(run: RunTimeline) -> Iterator[Message]:
     training.
     """
     # Each rank reports by name of the parameter whether it changed (``changed``) and whether its
-    # first gradients had a value other than 0 (``gradients``). None: the rank ended before that.
+    # first gradients had a value other than 0 (``gradients``). None: the rank ended before that. A
+    # run without any report counts as not trained.
     reports = [rank.parameters for rank in run.ranks if rank.parameters is not None]
     # A rank may hold rows of a table that no sample uses, so all ranks are judged together.
     changed = _merge_flags([report.changed for report in reports])

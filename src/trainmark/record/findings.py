@@ -287,7 +287,8 @@ def _find_slow_ranks(measurement: Measurement) -> Iterator[Message]:
     # Of each rank its median step, not the mean: ranks begin a window up to a step apart, and the
     # first ones wait for the others in its first step.
     steps_s = {rank.rank: (rank.step_ns or 0) / 1e9 for rank in ranks}
-    # Of each rank its mean wait for data in a step.
+    # Of each rank its mean wait for data in a step. There is no median: only the sum of the waits
+    # in all steps is known.
     waits_s = {rank.rank: (rank.wait_ns or 0) / 1e9 for rank in ranks}
     # Above 0, because it is a divisor.
     median_step_s = max(_MIN_STEP_S, median_low(steps_s.values()))

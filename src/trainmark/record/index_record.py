@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from trainmark.documents import write_atomically
 from trainmark.errors import UsageError
+from trainmark.events.schema import name_rank_file
+from trainmark.record.trust import is_refuted
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -175,10 +177,6 @@ def list_index_records(record: Record) -> list[IndexRecord]:
     Raises:
         UsageError: the collections know no mission of this name.
     """
-    # Imported here, because ``trainmark analyze`` imports this module, but calls neither function.
-    from trainmark.events.schema import name_rank_file
-    from trainmark.record.trust import is_refuted
-
     plan = record.plan
     mission = plan.about.mission
     if mission is None:

@@ -286,6 +286,7 @@ def _compare_intervals(record: Record, telemetry: Telemetry) -> Iterator[Compare
     steps that are timed together.
     """
     intervals_s = telemetry.intervals_s
+    # Each from the launcher's start, not the rank's own, to the rank's end.
     walls_ns = [rank.wall_ns for rank in record.ranks if rank.wall_ns is not None]
     if "run" in intervals_s and walls_ns:
         yield ComparedValue(

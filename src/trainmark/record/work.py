@@ -302,7 +302,7 @@ def describe_printed_work(result: Record | Row) -> dict[str, Any]:
     printed = {
         "case": case,
         "ran_world": f"{nnodes}x{nproc}" if nnodes and nproc else None,
-        # Tables print ``amp`` for ``fp16``.
+        # A row may have the word ``amp`` of its table, which becomes ``fp16``, as records have it.
         "precision": PRECISION_ALIASES.get(str(precision), precision),
         # The column of published tables with the changed fields, such as ``bs=96,lr=0.00015``.
         "fix_hp": format_fix_hp(_list_changed_fields(result)),
@@ -432,7 +432,8 @@ def _get_stated_work(record: Record, row: Row) -> StatedWork:
         parameters=published.parameters,
         # A row with a changed sequence length does not share it.
         seq_length=None if "seq_length" in _list_changed_fields(row) else published.seq_length,
-        train_samples=published.samples_per_pass,  # rows of the data set
+        # A pass goes over the whole data set once.
+        train_samples=published.samples_per_pass,
     )
 
 

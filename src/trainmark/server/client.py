@@ -89,7 +89,7 @@ def send_bundle(server: httpx2.Client, file: Path) -> StoredBundle:
     """
     import httpx2
 
-    address = str(server.base_url)
+    address = str(server.base_url)  # ends in a slash, which the client adds if it is missing
     try:
         answer = _post_bundle(server, file)
     except httpx2.TransportError as error:
@@ -106,7 +106,8 @@ def send_bundle(server: httpx2.Client, file: Path) -> StoredBundle:
         if answer.is_success:
             stored = StoredBundle.model_validate_json(answer.content)
             for run in stored.runs:
-                # Without the first slash, a path in the server's address (PREFIX) is kept.
+                # Relative to the address that ends in a slash: without a slash of its own at the
+                # start, the page is below a path in the server's address (PREFIX).
                 run.page = urljoin(address, run.page.lstrip("/"))
             return stored
         problem = answer.json()["error"]

@@ -386,8 +386,9 @@ def find_suspicious_drift(a: Sequence[float], b: Sequence[float], threshold: flo
     """Return the relative change of a figure per launch, if that could explain the result.
 
     This is for launches that did not alternate: if the machine drifts within a side, it may have
-    drifted from A to B as well. None if chance explains the change, or if over the launches of a
-    side it adds up to less than a third of the threshold.
+    drifted from A to B as well. None if chance explains the change, or if over the launches of the
+    smaller side it adds up to less than a third of the threshold. ``docs/compare.md`` tells
+    how well comparisons with this rule detect a difference.
     """
     # Within each side, and one trend that both sides share.
     trends = [estimate_trend(a), estimate_trend(b), estimate_trend(a, b)]
@@ -395,7 +396,7 @@ def find_suspicious_drift(a: Sequence[float], b: Sequence[float], threshold: flo
     if not significant:
         return None
     largest = max(significant, key=abs)
-    drift_over_side = abs(largest) * min(len(a), len(b))  # of the smaller side
+    drift_over_side = abs(largest) * min(len(a), len(b))
     return largest if drift_over_side > threshold / _DRIFT_DIVISOR else None
 
 

@@ -432,7 +432,8 @@ def _judge_by_history(
 ) -> Judgement:
     """Judge one figure by the steps, the drift and the noise in the history of earlier runs.
 
-    A step is a lasting change of the figure's level.
+    A step is a lasting change of the figure's level. The earlier runs are of the same work by the
+    same version of Trainmark, so that all values have one unit.
 
     Args:
         run_means: mean of the figure in each earlier run by the run's id, the oldest first.

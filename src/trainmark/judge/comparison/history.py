@@ -112,7 +112,7 @@ def assess_newest(values: Sequence[float], edges: Sequence[int] | None = None) -
     next.
 
     Args:
-        values: ``MIN_RUNS`` or more, the oldest first.
+        values: ``MIN_RUNS`` or more, all above 0, the oldest first.
         edges: index at which each segment begins, and the number of values; None: they are
             computed here.
     """
@@ -159,10 +159,12 @@ def _estimate_drift(data: NDArray[np.float64]) -> float | None:
     """Return the relative change of the level in the last values; None: chance explains it.
 
     A ramp, which is flat until the last ``DRIFT_RUNS`` values and then rises by 1 a value, is
-    fitted to the logarithms by least squares.
+    fitted to the logarithms by least squares. The result is the difference of logarithms, which for
+    small drifts is nearly the relative change.
 
     Args:
-        data: values of a figure since the last lasting change of its level, the oldest first.
+        data: values of a figure, above 0, since the last lasting change of its level, the oldest
+            first.
     """
     count = len(data)
     # With fewer values, noise that is correlated from value to value passes for a slope too often.

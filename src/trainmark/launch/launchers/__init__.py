@@ -201,10 +201,11 @@ def explain_unusable_launcher(name: str, cluster: Cluster) -> str | None:
 
 def render_template(file: str, **values: object) -> str:
     """Return the text of a template in this package, filled in with ``values``."""
+    # Imported here, because the import is slow, and most commands do not need it.
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     environment = Environment(
-        loader=PackageLoader(__name__, "."),
+        loader=PackageLoader(__name__, "."),  # templates are beside this module
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,

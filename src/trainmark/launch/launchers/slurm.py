@@ -142,6 +142,7 @@ def _build_options(plan: Plan, cluster: Cluster) -> list[str]:
         "nodes": nodes,
         "ntasks": nodes,
         "ntasks-per-node": "1",
+        # A job that Slurm starts again would write into the same run directory as at first.
         "no-requeue": "true",
         "chdir": plan.run_dir,
         "output": LOG_FILE,
