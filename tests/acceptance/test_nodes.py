@@ -44,6 +44,8 @@ VARIATION = (1.0, 1.002, 0.998)  # of the step times of the rounds: noise withou
 
 @dataclass
 class UnsubmittedSession:
+    """A session with the only field that ``attach_session`` uses, which it sets."""
+
     is_submitted: bool = False
 
 
@@ -107,10 +109,10 @@ def judge_folder(folder: Path, num_nodes: int = 4) -> AcceptanceResult:
 
 def conclude_session(folder: Path, num_nodes: int = 4) -> Conclusion:
     """Judge the evidence in a folder; nodes that have not joined are called ``node`` and rank."""
-    plan = SimpleNamespace(case="toy", recipe_name="tiny", nnodes=num_nodes, launcher="slurm")
+    plan = SimpleNamespace(case="toy", recipe_name="tiny", nnodes=num_nodes)
     opened = SimpleNamespace(
         folder=folder,
-        session_dir=folder,
+        session_dir=folder,  # the launcher's logs of nodes that never joined are looked up here
         plan=plan,
         node_names=tuple(f"node {number}" for number in range(num_nodes)),
     )
@@ -457,6 +459,7 @@ def test_error_of_the_block_that_attaches_a_session_is_not_a_taken_lock(
 ) -> None:
     (tmp_path / "sessions" / "1").mkdir(parents=True)
     monkeypatch.setattr(cluster, "read_session", lambda _: UnsubmittedSession())
+    # Within ``attach_session``, a lock that is already taken raises ``BlockingIOError`` too.
     with pytest.raises(BlockingIOError, match="of the block"), attach_session(tmp_path):
         raise BlockingIOError("of the block")
     # The lock itself, held by another command, is reported.

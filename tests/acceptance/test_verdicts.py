@@ -275,7 +275,7 @@ def test_bad_round_of_the_whole_machine_fails_all_devices_if_none_is_to_blame(
 def test_later_session_replaces_a_failure(tmp_path: Path) -> None:
     first_session = DeviceEvidence(tmp_path)
     first_session.write_failed_round("devices", (DEVICES[3],), "deadline")
-    later_session = DeviceEvidence(tmp_path)
+    later_session = DeviceEvidence(tmp_path)  # each object begins the next session of the folder
     later_session.write_all_phases()
 
     result = judge_folder(tmp_path)

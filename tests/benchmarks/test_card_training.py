@@ -64,7 +64,8 @@ class FakePeer:
     def __init__(self, _module: str, *words: str) -> None:
         self.words = words  # the command line of the variant: its name and its arguments
         self.killed = threading.Event()  # set when the process is killed
-        # Of each turn, the numbers that a peer reports after its seconds: the peak memory in bytes.
+        # What a peer reports of each turn after its seconds: here the peak memory in bytes. Only the
+        # last turn's is read, so one entry stands for all.
         self.more = [[5.0]]
         self.process = SimpleNamespace(kill=self.killed.set)
 
@@ -118,7 +119,10 @@ def test_variants_and_rounds_without_time_are_skipped(
     now_s = 0.0
 
     class SlowPeer(FakePeer):
-        """Starts in 30 seconds and takes turns of two."""
+        """Starts in 30 seconds and takes turns of two.
+
+        ``settle`` is the start of a variant; the peer that multiplies matrices never calls it.
+        """
 
         def settle(self, _turn_s: float) -> None:
             nonlocal now_s
@@ -147,7 +151,8 @@ def test_variants_and_rounds_without_time_are_skipped(
     )
 
     # Two starts take 60 s, and a third one would leave too little. A round has turns of both
-    # variants and of a matmul, 6 s: after five rounds 10 s are left, less than two more need.
+    # variants and of a matmul, 6 s. It starts only if more than the time of two is left: after five
+    # rounds only 10 s are.
     assert (turns.left_out, turns.failed) == (["trainer"], {})
     assert turns.seconds == {"ours": [2.0] * 5, "plain": [2.0] * 5}
     assert now_s == 90.0

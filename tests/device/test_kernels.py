@@ -59,8 +59,9 @@ def test_cross_entropy_kernel_equals_the_plain_loss(device: Device, precision: s
     kernel_choice = choose_kernels(replace(Recipe(), kernels="own"), device.torch_type)
     generator = torch.Generator().manual_seed(3)
     hidden = torch.randn(ROWS, WIDTH, generator=generator)
-    # Its last rows, those beyond ``CLASSES``, belong to no class.
-    weight = torch.randn(PADDED, WIDTH, generator=generator) / 8
+    # Its last rows, those beyond ``CLASSES``, belong to no class. Over the square root of ``WIDTH``,
+    # so that scores have unit variance.
+    weight = torch.randn(PADDED, WIDTH, generator=generator) / WIDTH**0.5
     targets = torch.randint(CLASSES, (ROWS,), generator=generator)
     targets[::7] = IGNORED  # tokens without a loss
     placed_targets = device.place(targets)
@@ -69,7 +70,7 @@ def test_cross_entropy_kernel_equals_the_plain_loss(device: Device, precision: s
             device,
             precision,
             (hidden, weight),
-            # Scores of 40 of the 96 tokens at once: the last part is smaller.
+            # Scores of 40 of the tokens at once: of the 96 (``ROWS``), the last part has only 16.
             lambda h, w, kernels=kernels: kernels.cross_entropy(
                 h, w, placed_targets, classes=CLASSES, ignored=IGNORED, scores_at_once=40 * PADDED
             ),

@@ -163,7 +163,9 @@ def test_preflight_refuses_marks_of_the_host(call_in_process: Any) -> None:
     assert call_in_process(stand_in_jobs.measure_preflight_rate, "none") == 2 * 256**3 / 0.03
 
 
-def test_only_operations_whose_result_the_host_needs_wait(call_in_process: Any) -> None:
+def test_only_operations_that_need_the_host_wait(call_in_process: Any) -> None:
+    # The host waits for a result that it needs (``equal`` returns a bool, a mask selects an unknown
+    # number of elements), and until a copy has read its memory, unless the copy is queued.
     assert call_in_process(stand_in_jobs.list_waiting_operations) == {
         "item": True,
         "tolist": True,
@@ -172,8 +174,8 @@ def test_only_operations_whose_result_the_host_needs_wait(call_in_process: Any) 
         "from the host, queued": False,
         "nonzero": True,
         "a mask as index": True,
-        "numbers as index": False,
+        "a tensor of indices": False,
         "matmul": False,
         "backward": False,
-        "compare": True,
+        "equal": True,
     }

@@ -177,6 +177,7 @@ def test_without_scripts_charts_are_images_with_tables(pages, visit):
 
 
 def test_page_prints_completely(pages, visit):
+    # Charts are printed and switches are not, also from the dark theme.
     window = visit(file_home(pages[RUNS[1]]), dark=True).open("")
     window.page.emulate_media(media="print")
     assert window.page.locator("figure.chart .drawing svg:visible").count() >= 1

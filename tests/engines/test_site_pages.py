@@ -202,6 +202,7 @@ def test_runs_of_other_work_are_compared_by_a_link_that_names_the_differences(op
         "link", name="Compare despite these differences: nodes x devices"
     ).click()
     window.page.wait_for_url("**&allow=ran_world")
+    # The charts of the figures' ratios and of the losses of both sides, on a phone (360 px).
     for name in ("ratios", "sides-loss"):
         chart = window.page.locator(f"#chart-{name}")
         chart.scroll_into_view_if_needed()  # it is drawn when it is seen

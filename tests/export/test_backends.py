@@ -165,7 +165,8 @@ def test_mlflow_completes_what_a_killed_follower_left(run_dir: Path, tmp_path: P
     follow(run_dir, target)
     expected = list_expected(run_dir)
     with sqlite3.connect(tmp_path / "mlflow.db") as database:
-        # As if the follower had been killed after step 7.
+        # As if the follower had been killed after step 7. ``latest_metrics`` has the last point of
+        # each metric: none of the figures, nor of evaluations, which come after step 7.
         database.execute("delete from metrics where step > 7 or key like 'final/%'")
         database.execute("delete from latest_metrics where key like 'final/%' or key like 'eval/%'")
         database.execute("update latest_metrics set step = 7 where step > 7")

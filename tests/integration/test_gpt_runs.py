@@ -45,4 +45,6 @@ def test_text_is_tokenized_and_trained(trainmark, tmp_path):
     # The samples of a replica count on its first rank.
     assert [rank.counts.samples for rank in record.ranks] == [2 * samples, 0]
     assert record.environment["job"]["parallel"] == {"data": 1, "tensor": 2, "fsdp": False}
+    # The folder ``index`` has the results in the form of public collections. "open": changed beyond
+    # the closed rules; "mp": several processes; "2": two ranks; "speed": what the result is.
     assert (tmp_path / "run/index/nlp_gpt-tiny-open_mp_bs4_fp32_2_speed").is_file()

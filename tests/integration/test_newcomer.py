@@ -80,7 +80,7 @@ def test_job_of_the_guide_passes_all_checks(work_folder: Path) -> None:
     plan = resolve(RunRequest(case="line", device="cpu"), generated_root=work_folder / "generated")
     plan.save(work_folder)
     facts = probe.probe_job(work_folder)  # of the plan that was saved there
-    assert facts["waits"] is None  # no step makes the host wait for the device
+    assert facts["waits"] is None  # a CPU cannot tell whether a step waits for the device
     # What the case claims, and what was counted in a step.
     assert facts["model_flops"] == pytest.approx(facts["counted"], rel=0.01)
 

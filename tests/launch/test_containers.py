@@ -127,7 +127,11 @@ def test_command_matches_its_golden_file(runtime: str, vendor: str, plan: Plan) 
 def test_container_mounts_the_resources_of_the_node(
     node: Path, plan: Plan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of the vendor's devices and mounts, acmelink and tool are missing on this node."""
+    """Of the vendor's devices and mounts, acmelink and tool are missing on this node.
+
+    The container gets the variables of ``_VENDOR``; its image and the version of the runtime are
+    what the program ``_FAKE`` answers.
+    """
     install_program(node, "docker")
     for name in ("acme0", "acme11", "acmectl", "driver"):
         (node / name).touch()

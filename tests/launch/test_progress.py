@@ -100,6 +100,8 @@ def test_narrow_line_drops_parts_and_keeps_the_speed() -> None:
     ]
     step, speed, loss, time_left, *_ = (part.text for part in parts)
     label = "distilbert_sst2"
+    # Parts are dropped in the order of their priorities: epoch, evaluation, memory, quality, loss,
+    # time left, then the label, then the step. The lines have 131, 77, 64, 47, 30 and 15 columns.
     line_by_width = {  # in columns of the terminal
         200: f"{label}: {format_line(parts)}",
         79: f"{label}: {step}  {speed}  {loss}  {time_left}",
@@ -256,7 +258,11 @@ def test_terminal_shows_one_line_of_its_width(plan: Plan, monkeypatch: pytest.Mo
 def test_log_gets_a_progress_line_at_intervals(
     plan: Plan, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """An interval is 10 s; the second text comes before it is over."""
+    """An interval is 10 s; the second text comes before it is over.
+
+    "RUNNING" stands for what the launcher's engine says of the job. The parts follow it only after
+    events were read.
+    """
     monkeypatch.setattr(RunProgress, "has_read_events", True)
     times, texts = iter([100.0, 109.9, 110.1]), iter(["one", "two", "three"])
     monkeypatch.setattr("time.monotonic", lambda: next(times))

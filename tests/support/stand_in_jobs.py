@@ -269,8 +269,8 @@ def list_waiting_operations() -> dict[str, bool]:
         "from the host, queued": is_waiting(lambda: host.to(device.name, non_blocking=True)),
         "nonzero": is_waiting(x.nonzero),
         "a mask as index": is_waiting(lambda: x[mask]),
-        "numbers as index": is_waiting(lambda: x[numbers]),
+        "a tensor of indices": is_waiting(lambda: x[numbers]),
         "matmul": is_waiting(lambda: x @ x.T),
         "backward": is_waiting(y.sum().backward),
-        "compare": is_waiting(lambda: torch.equal(x, x)),
+        "equal": is_waiting(lambda: torch.equal(x, x)),
     }

@@ -122,6 +122,7 @@ def test_spec_with_yaml_aliases_is_read(tmp_path):
     (tmp_path / "feature_spec.yaml").write_text(NVIDIA_FORM)
     spec = read_spec(tmp_path)
     assert (spec.num_numerical, spec.cardinalities) == (2, (127, 2**31))
+    # The types that ``NVIDIA_FORM`` states, though int8 could hold the ids of the first table.
     assert spec.category_dtypes == ("int16", "int32")
     # ``NVIDIA_FORM`` gives both splits the same files, and calls that of cat_1 other.bin.
     assert spec.files["train"] == spec.files["test"]
@@ -200,8 +201,8 @@ def test_a_value_outside_its_range_is_named(  # noqa: PLR0917
     # The files of a split, each with the type of its rows: labels, numbers, and three tables.
     file, row_type = list(spec.get_row_types(split).items())[file_index]
     before = file.read_bytes()
-    # Two bad values for each file: labels must be 0 or 1, numbers finite, categories
-    # from 0 to below their cardinality.
+    # Two bad values for each file: labels, which are read as bytes, must be 0 or 1, numbers finite,
+    # categories from 0 to below their cardinality.
     bad_values = [(2, 255), (np.inf, np.nan), *((cardinality, -3) for cardinality in CARDINALITIES)]
     value = bad_values[file_index][0 if use_first_bad_value else 1]
     values = np.fromfile(file, row_type.base)

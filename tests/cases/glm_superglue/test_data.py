@@ -81,6 +81,8 @@ def read_fault(folder, recipe=RECIPE):
 
 
 def test_sequence_is_the_context_with_a_mask_and_then_the_candidate(tmp_path):
+    # The passage ``TEXT`` and the question "@placeholder was born". GLM ends the context with [PAD],
+    # which is no padding here.
     sequence = data.load(write_folder(tmp_path), RECIPE).train.build_sequences(0)[0]
     context = encode_words(
         "[CLS] anna berg was born in rome . - boris ##ov and cole [MASK] was born [PAD]"
@@ -112,7 +114,8 @@ def test_passage_is_shortened_by_the_length_of_each_candidate(tmp_path):
     examples = data.load(write_folder(tmp_path), recipe).validation
     by_length = {len(item.target_ids): item for item in examples.build_sequences(0)}
     whole_passage = encode_words("[CLS] anna berg was born in rome .")
-    # Targets are the candidate's tokens and the end; 14 tokens leave so many of the passage.
+    # Targets are the candidate's tokens and the end. The question has four tokens: GLM ends the
+    # context with [PAD], which is no padding here. 14 tokens leave so many of the passage.
     for targets, num_kept in ((2, 8), (3, 7)):
         item = by_length[targets]
         assert len(item.ids) == 14

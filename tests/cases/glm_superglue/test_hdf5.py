@@ -199,6 +199,7 @@ def test_arrays_of_a_file_that_contradict_each_other_are_refused(folder, kind):
     ],
 )
 def test_a_file_that_changes_after_the_check_is_refused_by_the_rank(folder, name, edit, what):
+    # ``RECIPE`` has token ids below 128 and sequences of 64 tokens.
     data.check(folder, RECIPE)
     file = change_array(folder, name, edit)
     # Loading reads only the shapes of these matrices.

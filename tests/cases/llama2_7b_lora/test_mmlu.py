@@ -253,10 +253,12 @@ def test_shots_are_dropped_until_the_prompt_fits_and_counted(model, tokenizer, m
             by_hand[max(fitting, default=0)] += 1
     assert result.shots_used == dict(sorted(by_hand.items()))
     assert len(result.shots_used) > 1
+    # One very long item of each of the four subjects.
     assert result.num_truncated == num_truncated == 4
     assert (
         result.mean_shots
-        == sum(num_shots * num_items for num_shots, num_items in by_hand.items()) / 36
+        == sum(num_shots * num_items for num_shots, num_items in by_hand.items())
+        / 36  # items: nine of each subject
     )
     for group in plan.groups:
         assert all(len(group.prefix) + len(suffix) <= 120 for suffix in group.suffixes)

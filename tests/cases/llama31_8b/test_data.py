@@ -102,6 +102,7 @@ def test_number_of_validation_tokens_is_compared_with_the_published_one(
 
 @pytest.mark.parametrize("case", [tiny_llama31, tiny_gpt_oss])
 def test_invalid_data_is_refused_with_a_fix(prepared_folder: Path, case: Any) -> None:
+    # Both cases train on the same prepared data, with the functions of ``data``.
     recipe = case.make_recipe(data="c4", vocab_size=264)
     # A recipe with a larger vocabulary than the tokenizer's, then one with a smaller vocabulary
     # than the data use.

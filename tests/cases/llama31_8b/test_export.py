@@ -44,7 +44,8 @@ def test_convergence_checker_reads_the_log(log: str, tmp_path: Path) -> None:
         path = tmp_path / f"result_{number}.txt"
         path.write_text(add_submission_keys(log, "llama31_8b", "5.1.0"))
     first = str(tmp_path / "result_0.txt")
-    # 0: the run converged; then samples until the target, samples of a step, and the benchmark.
+    # 0: the run converged; then samples until the target, samples of a step, and the benchmark. The
+    # run of ``log`` has 12 steps of 64 samples.
     submission = rcp_checker.read_submission_file(first, "5.1.0", use_train_samples=False)
     assert submission == (0, 768, 64, "llama31_8b")
     checked = rcp_checker.check_directory(

@@ -184,7 +184,7 @@ def test_gradients_of_earlier_micro_batches_exist_beside_the_whole_head_gradient
 
 
 def test_error_names_the_batch_and_layers_that_fit() -> None:
-    recipe = tiny_llama31.make_recipe(kernels="own", micro_batch_size=8, num_layers=6)
+    recipe = tiny_llama31.make_recipe(micro_batch_size=8, num_layers=6)
     smaller_batch, fewer_layers = replace(recipe, micro_batch_size=5), replace(recipe, num_layers=3)
     for fits, expected_text in (
         (smaller_batch, "micro_batch_size=5"),
