@@ -121,9 +121,9 @@ def test_pair_measurements_alone_do_not_show_which_of_two_nodes_is_slow() -> Non
 
 
 def test_few_pairs_without_single_node_measurements_blame_no_link() -> None:
-    # Only pairs with node 3 differ from 2.0 s. Most of the six fit the effects of the nodes exactly,
-    # so that the median of their residuals, logarithms of a time over the fitted one, is 0. The
-    # noise of so few pairs is at least the root mean square of the residuals.
+    # Only pairs with node 3 differ from 2.0 s. Most of the six fit the effects of the nodes
+    # exactly, so that the median of their residuals, logarithms of a time over the fitted one, is
+    # 0. The noise of so few pairs is at least the root mean square of the residuals.
     pair_s = {(0, 1): 2.0, (0, 2): 2.0, (0, 3): 2.6, (1, 2): 2.0, (1, 3): 2.1, (2, 3): 9.0}
 
     judgement = judge_measurements(

@@ -297,7 +297,8 @@ def test_section_with_a_budget_knows_its_remaining_time(sections: Sections) -> N
     figures = {name: section["figures"] for name, section in section_results["sections"].items()}
     assert all(figures[name]["is_brief"] == 1.0 for name in ("first", "second"))
     # The sections that still have to run share the time equally. The first one has half of the ten
-    # minutes, the second one all: the clock has stood still. A section may measure for 85% of its time, and needs the rest to end and to write.
+    # minutes, the second one all: the clock has stood still. A section may measure for 85% of its
+    # time, and needs the rest to end and to write.
     assert 0 < figures["first"]["left_s"] <= 300.0 * 0.85
     assert 300.0 < figures["second"]["left_s"] <= 600.0 * 0.85
     assert not (sections.folder / "results" / "some-card-tiny.json").exists()

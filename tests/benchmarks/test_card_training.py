@@ -64,8 +64,8 @@ class FakePeer:
     def __init__(self, _module: str, *words: str) -> None:
         self.words = words  # the command line of the variant: its name and its arguments
         self.killed = threading.Event()  # set when the process is killed
-        # What a peer reports of each turn after its seconds: here the peak memory in bytes. Only the
-        # last turn's is read, so one entry stands for all.
+        # What a peer reports of each turn after its seconds: here the peak memory in bytes. Only
+        # the last turn's is read, so one entry stands for all.
         self.more = [[5.0]]
         self.process = SimpleNamespace(kill=self.killed.set)
 

@@ -59,8 +59,8 @@ def test_cross_entropy_kernel_equals_the_plain_loss(device: Device, precision: s
     kernel_choice = choose_kernels(replace(Recipe(), kernels="own"), device.torch_type)
     generator = torch.Generator().manual_seed(3)
     hidden = torch.randn(ROWS, WIDTH, generator=generator)
-    # Its last rows, those beyond ``CLASSES``, belong to no class. Over the square root of ``WIDTH``,
-    # so that scores have unit variance.
+    # Its last rows, those beyond ``CLASSES``, belong to no class. Divided by the square root of
+    # ``WIDTH``, so that scores have unit variance.
     weight = torch.randn(PADDED, WIDTH, generator=generator) / WIDTH**0.5
     targets = torch.randint(CLASSES, (ROWS,), generator=generator)
     targets[::7] = IGNORED  # tokens without a loss

@@ -81,8 +81,8 @@ def read_fault(folder, recipe=RECIPE):
 
 
 def test_sequence_is_the_context_with_a_mask_and_then_the_candidate(tmp_path):
-    # The passage ``TEXT`` and the question "@placeholder was born". GLM ends the context with [PAD],
-    # which is no padding here.
+    # The passage ``TEXT`` and the question "@placeholder was born". GLM ends the context with
+    # [PAD], which is no padding here.
     sequence = data.load(write_folder(tmp_path), RECIPE).train.build_sequences(0)[0]
     context = encode_words(
         "[CLS] anna berg was born in rome . - boris ##ov and cole [MASK] was born [PAD]"
