@@ -74,6 +74,12 @@ def test_folder_gets_its_name_when_complete_and_is_written_once(raw, tmp_path):
     assert "is already prepared" in progress_lines[-1]
 
 
+def test_folder_of_an_option_with_several_values_is_written_once(raw):
+    # The manifest is JSON, in which the tuple is a list.
+    assert write_prepared(raw, splits=("train", "test")) == ["abc", "late"]
+    assert write_prepared(raw, splits=("train", "test")) == []
+
+
 def test_interrupted_preparation_resumes(raw, tmp_path):
     # ``write_prepared`` returns the files that the call made: with ``fail`` only sub/abc.txt. All
     # have the content "abc", which ``ABC`` describes in the manifest.

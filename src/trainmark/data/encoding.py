@@ -15,7 +15,6 @@ from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from functools import partial
-from itertools import islice
 from multiprocessing import get_context, parent_process
 from signal import SIG_IGN, SIGINT, signal
 from threading import Thread
@@ -79,7 +78,8 @@ def write_pairs(
             name, in the order in which they are read.
         tokenizer: folder of the tokenizer.
         max_lines: maximum number of lines to read for a pair, by its name; other pairs are read
-            completely.
+            completely. It must be a constant of the case, because the manifest does not have it:
+            data of another maximum would count as prepared. No option of the user sets it.
         text_key: the key of the text in a line.
         ends: whether the tokenizer's end-of-document token ends every document.
         workers: maximum number of processes; None: one for each usable core. The written bytes do
@@ -505,6 +505,20 @@ def _read_lines(stream: Any) -> list[bytes]:
     return complete_lines
 
 
+def _read_lines_after(stream: Any, num_lines: int) -> Iterator[list[bytes]]:
+    """Yield the lines after the first ``num_lines`` of a file, about 2 MiB at a time.
+
+    The first lines are read as the other ones are: a line that is too long comes in pieces, each of
+    which counts as a line.
+    """
+    num_to_skip = num_lines
+    for lines in iter(partial(_read_lines, stream), []):  # []: the end of the file
+        later_lines = lines[num_to_skip:]
+        num_to_skip -= len(lines) - len(later_lines)
+        if later_lines:
+            yield later_lines
+
+
 def read_blocks(
     files: Sequence[Path], begin: CorpusPosition = CORPUS_BEGIN, max_lines: int | None = None
 ) -> Iterator[Block]:
@@ -526,9 +540,7 @@ def read_blocks(
         with path.open("rb") as raw, prepared.require_whole_gzip(path):
             is_gzip = raw.peek(len(GZIP_MAGIC)).startswith(GZIP_MAGIC)
             stream: Any = gzip.GzipFile(fileobj=raw) if is_gzip else raw
-            for _ in islice(stream, file_lines):
-                pass  # skip the lines before ``begin``
-            for next_lines in iter(partial(_read_lines, stream), []):  # []: the end of the file
+            for next_lines in _read_lines_after(stream, file_lines):
                 lines = next_lines
                 if max_lines is not None:
                     lines = next_lines[: max_lines - total_lines]

@@ -356,7 +356,8 @@ def check_tokens(reader: IndexedReader, cache_folder: Path, *, vocab_size: int) 
     """Refuse ids outside the vocabulary; return digest, smallest and largest id of a pair.
 
     Args:
-        reader: the opened pair: the file of the tokens and its index.
+        reader: the opened pair: the file of the tokens and its index. It has at least one token:
+            the cases refuse data that are shorter than a sample before.
         cache_folder: folder in which the result of the scan is cached.
         vocab_size: of the recipe. It may be the tokenizer's number of tokens, padded to a multiple
             of ``PADDING_MULTIPLE``.
@@ -382,13 +383,13 @@ def check_tokens(reader: IndexedReader, cache_folder: Path, *, vocab_size: int) 
 
     with translate_read_errors(tokens_file):
         inputs = {file.name: file for file in (index_file, tokens_file)}
-        content = load_or_scan(cache_folder / "content.json", inputs, scan)["tokens"]
+        extremes = load_or_scan(cache_folder / "content.json", inputs, scan)["tokens"]
     # The number of tokens of the tokenizer; None: another program has prepared the data.
     tokenizer_size = read_manifest(folder).get("vocab_size")
-    if content.smallest < 0 or content.largest >= vocab_size:
+    if extremes.smallest < 0 or extremes.largest >= vocab_size:
         known_size = f" ({tokenizer_size})" if tokenizer_size else ""
         raise DataError(
-            f"the token ids range from {content.smallest} to {content.largest}",
+            f"the token ids range from {extremes.smallest} to {extremes.largest}",
             where=str(tokens_file),
             rule=(
                 f"token ids must be at least 0 and less than the recipe's vocab_size ({vocab_size})"
@@ -407,4 +408,4 @@ def check_tokens(reader: IndexedReader, cache_folder: Path, *, vocab_size: int) 
             multiple=PADDING_MULTIPLE,
             fix=f"set vocab_size={tokenizer_size}",
         )
-    return content
+    return extremes

@@ -247,6 +247,8 @@ def _open_partial_folder(
     fingerprints, versions = _fingerprint_sources(sources, earlier_state, report)
     # Everything that the content of the data folder depends on.
     made_of = {"case": case, "format": format_version, "sources": fingerprints, **options}
+    # As it is read from a file, with which it is compared: there a tuple is a list.
+    made_of = json.loads(json.dumps(made_of))
     if _is_finished(data, made_of):
         shutil.rmtree(folder, ignore_errors=True)  # it is no longer needed
         return None
@@ -315,15 +317,14 @@ def _resume_or_begin(
     Args:
         folder: the folder that is renamed to the data folder when it is finished.
         made_of: everything that the content of the data folder depends on: case, format, sources
-            and options.
+            and options, as JSON values.
         earlier_state: the state that an interrupted call left on disk; empty: there is none.
         report: called with each line to show.
 
     Returns:
         The state from which this call continues: the earlier one, or one without finished work.
     """
-    made_of_json = json.loads(json.dumps(made_of))  # as it is read from a file: tuples are lists
-    if earlier_state.get("made_of") == made_of_json:
+    if earlier_state.get("made_of") == made_of:
         report(f"resuming an interrupted conversion in {folder}")
         # A call that was killed while it wrote the state has left a temporary file.
         for staging in folder.glob(f".{STATE_FILE}.*.tmp"):
@@ -332,7 +333,7 @@ def _resume_or_begin(
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     # The caller adds ``stats``, the size and time of change of each source.
-    return {"made_of": made_of_json, "stages": {}, "files": {}}
+    return {"made_of": made_of, "stages": {}, "files": {}}
 
 
 @contextmanager
@@ -423,7 +424,7 @@ def _finish(partial_folder: PartialFolder, data: Path) -> None:
     files = {}
     for file in folder.rglob("*"):
         name = file.relative_to(folder).as_posix()
-        if file.is_file() and not name.startswith((STATE_FILE, f"{WORK_FOLDER}/")):
+        if file.is_file() and name != STATE_FILE and not name.startswith(f"{WORK_FOLDER}/"):
             files[name] = file
     fingerprints = partial_folder.state["files"]
     # Files that were not written with ``write_file`` have no fingerprint yet.
@@ -450,7 +451,8 @@ def _is_finished(data: Path, made_of: dict[str, Any]) -> bool:
     """Return whether ``data`` was made of ``made_of``; False if it is missing or empty.
 
     Args:
-        made_of: everything that the content of ``data`` depends on; its manifest has these entries.
+        made_of: everything that the content of ``data`` depends on, as JSON values; its manifest
+            has these entries.
 
     Raises:
         DataError: it was made of something else.

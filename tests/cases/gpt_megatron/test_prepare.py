@@ -280,6 +280,21 @@ def test_sparse_hole_in_a_corpus_is_a_line_without_text(tmp_path, tokenizer, mon
     assert "line 2: not JSON" in message
 
 
+def test_call_resumes_after_a_line_that_was_read_in_pieces(tmp_path, small_blocks, monkeypatch):
+    # A line of 1,000 spaces, which is skipped, is longer than a block of 200 bytes with the maximum
+    # of 300 bytes for the rest of its last line: it is read, and counted, as several lines.
+    monkeypatch.setattr(encoding, "MAX_LINE_BYTES", 300)
+    file = tmp_path / "c.jsonl"
+    file.write_text(f"{' ' * 1000}\n{format_lines(TEXTS[:20])}")
+    blocks = [*encoding.read_blocks([file])]
+    assert sum(len(block.lines) for block in blocks) > 21
+    for begin, block in enumerate(blocks):
+        later_blocks = [*encoding.read_blocks([file], block.after)]
+        assert [other.lines for other in later_blocks] == [
+            other.lines for other in blocks[begin + 1 :]
+        ]
+
+
 def test_line_limit_holds_over_files_and_calls(tmp_path, small_blocks):
     # With ``small_blocks`` a block has only a few lines. 25 lines: two files and half the third.
     paths = []
