@@ -278,6 +278,20 @@ def test_ranks_read_the_rows_of_their_shards(spec, batch_size, world_size, seed)
             assert batch.categories.tolist() == categories[columns][:, global_batch].tolist()
 
 
+def test_rows_are_complete_if_the_system_reads_less_than_asked_for(spec, monkeypatch):
+    read = os.preadv
+
+    def read_at_most_five_bytes(descriptor, buffers, offset):
+        return read(descriptor, [buffers[0][:5]], offset)
+
+    monkeypatch.setattr(os, "preadv", read_at_most_five_bytes)
+    numerical, labels, categories = make_rows("train")
+    (batch,) = SplitReader(spec, "train").read_batches(ROWS["train"])
+    assert batch.numerical.tolist() == numerical.tolist()
+    assert batch.labels.tolist() == labels.tolist()
+    assert batch.categories.tolist() == categories.tolist()
+
+
 @settings(max_examples=50, deadline=None)
 @given(st.lists(st.integers(-3, 3), min_size=2, max_size=8))
 def test_expected_auc_counts_every_pair(values):

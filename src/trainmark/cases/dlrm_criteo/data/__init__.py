@@ -369,8 +369,15 @@ def _read_rows(
         file: its path, for errors.
     """
     buffer = np.empty((end - first) * row_type.itemsize, np.uint8)
+    num_read = 0
     with translate_read_errors(file):
-        num_read = os.preadv(descriptor, [buffer.data], first * row_type.itemsize)
+        # A call may read less than asked for, on Linux at most 2 GiB; at the file's end, nothing.
+        while num_read < len(buffer):
+            offset = first * row_type.itemsize + num_read
+            num_new = os.preadv(descriptor, [buffer.data[num_read:]], offset)
+            if num_new == 0:
+                break
+            num_read += num_new
     if num_read != len(buffer):
         raise DataError(
             f"the file ends before row {end}",
