@@ -37,6 +37,16 @@ def test_key_is_created_once_and_readable_only_by_its_user(tmp_path: Path) -> No
     assert (tmp_path / "cache" / KEY_FILE).stat().st_mode & 0o777 == 0o600
 
 
+def test_key_that_was_not_written_completely_is_made_again(tmp_path: Path) -> None:
+    (tmp_path / KEY_FILE).write_bytes(b"short")  # as a process leaves it that dies meanwhile
+
+    key = load_key(tmp_path)
+
+    assert key is not None
+    assert len(key) == 32  # bytes
+    assert load_key(tmp_path) == key
+
+
 def test_without_a_stored_key_all_nodes_share_one_name(tmp_path: Path) -> None:
     (tmp_path / "cache").write_text("a file where the folder should be")
 

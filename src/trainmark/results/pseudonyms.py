@@ -6,10 +6,12 @@ can find the name by trying likely ones.
 
 from __future__ import annotations
 
+import fcntl
 import hmac
 import os
 import re
 import secrets
+from contextlib import suppress
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
@@ -47,24 +49,25 @@ def load_key(folder: Path | None = None) -> bytes | None:
         folder: in which the key is kept; None: the user's cache folder.
 
     Returns:
-        None: the key cannot be written or read, or another process is still writing it.
+        None: the key cannot be written or read.
     """
     key_folder = folder or cases.get_cache_root()
     path = key_folder / KEY_FILE
+    with suppress(OSError):
+        key = path.read_bytes()
+        if len(key) == _KEY_BYTES:  # an earlier call made it; the folder may be read-only now
+            return key
     try:
         key_folder.mkdir(parents=True, exist_ok=True)
-        # ``O_EXCL``: of several processes only one makes the key.
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    except FileExistsError:  # an earlier call made the key
-        pass
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+        with os.fdopen(descriptor, "r+b") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)  # of several processes only one makes the key
+            key = file.read()
+            # The file is new, so that it is empty, or a process died while it wrote the key.
+            if len(key) < _KEY_BYTES:
+                key = secrets.token_bytes(_KEY_BYTES)
+                file.seek(0)
+                file.write(key)
     except OSError:
         return None
-    else:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(secrets.token_bytes(_KEY_BYTES))
-    try:
-        key = path.read_bytes()
-    except OSError:
-        return None
-    # It is too short while another process is writing it.
-    return key if len(key) == _KEY_BYTES else None
+    return key if len(key) == _KEY_BYTES else None  # a longer file is no key
