@@ -31,7 +31,7 @@ RECORD_CALLS = "wandb=keep"
 @pytest.fixture(autouse=True)
 def stand_in_calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Put the stand-in backend first on the path; return the file of its recorded calls."""
-    monkeypatch.setenv("PYTHONPATH", str(STAND_INS))
+    monkeypatch.setenv("PYTHONPATH", str(STAND_INS), prepend=os.pathsep)
     calls = tmp_path / "calls.jsonl"
     monkeypatch.setenv("STAND_IN_CALLS", str(calls))
     return calls
@@ -142,9 +142,12 @@ def test_suspended_follower_is_killed_after_a_timeout(run_dir: Path) -> None:
     assert remark.message.code == "killed"
 
 
-def test_ctrl_c_does_not_interrupt_the_follower(run_dir: Path, stand_in_calls: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_signal_that_stops_the_launcher_does_not_interrupt_the_follower(
+    run_dir: Path, stand_in_calls: Path, number: signal.Signals
+) -> None:
     remarks = follow_finished_run(
-        run_dir, RECORD_CALLS, act=lambda child: child.send_signal(signal.SIGINT)
+        run_dir, RECORD_CALLS, act=lambda child: child.send_signal(number)
     )
     assert remarks == []
     assert list_steps(stand_in_calls)[-1] == 16

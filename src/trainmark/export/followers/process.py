@@ -96,8 +96,9 @@ def follow_process(run_dir: Path, target: FollowTarget, patience_s: float) -> No
         patience_s: how many seconds after the end of the run this process may still hand points
             over.
     """
-    # These signals stop the launcher. This process ends after the run, when all is handed over.
-    for number in (signal.SIGINT, signal.SIGHUP):
+    # These signals stop the launcher, and may be sent to all processes of a job. This process ends
+    # after the run, when all is handed over.
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     report = _Report()
     run_end = _RunEnd()
