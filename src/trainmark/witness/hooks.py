@@ -23,7 +23,19 @@ if TYPE_CHECKING:
     from trainmark.witness.rank import WitnessedRank
 
 process: WitnessedProcess | None = None  # this process, after torch was hooked
-_depth = threading.local()  # depth of nested calls of ``Module.train``
+
+
+class _ModeCalls(threading.local):
+    """Calls of ``Module.train`` that run now, one within another, in the current thread.
+
+    Each thread has a count of its own, which begins with 0: a call in another thread is not within
+    those of this one.
+    """
+
+    depth = 0
+
+
+_mode_calls = _ModeCalls()
 
 
 def install(start_ns: int) -> None:
@@ -149,13 +161,13 @@ def _hook_pauses(torch: Any) -> None:
     @functools.wraps(set_mode)
     def call_set_mode(self: Any, mode: bool = True) -> Any:
         """Report the mode of the outermost module, then set it and that of its submodules."""
-        if getattr(_depth, "calls", 0) == 0:  # ``train`` calls itself for each submodule
+        if _mode_calls.depth == 0:  # ``train`` calls itself for each submodule
             _call_rank_safely(lambda rank: _change_mode(rank, self, is_training=mode))
-        _depth.calls = getattr(_depth, "calls", 0) + 1
+        _mode_calls.depth += 1
         try:
             return set_mode(self, mode)
         finally:
-            _depth.calls -= 1
+            _mode_calls.depth -= 1
 
     @functools.wraps(load)
     def call_load(self: Any, *args: Any, **kwargs: Any) -> Any:
