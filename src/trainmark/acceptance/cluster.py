@@ -74,7 +74,9 @@ def prepare_session(
         EnvironmentFault: the launcher cannot be used here, or a host does not answer.
         DataError: the data cannot be trained on.
     """
-    opened, plans = plan_session(request)  # as if it were the first session of the folder
+    # ``plans``: of the training on each size of team. The session is planned as if it were the
+    # first one of the folder.
+    opened, plans = plan_session(request)
     baselines = None if read_baselines is None else read_baselines(plans)
     with open_folder(opened.folder, request):
         number = len(list((opened.folder / SESSIONS_DIR).glob("*"))) + 1
@@ -86,7 +88,8 @@ def prepare_session(
         opened.session_dir.mkdir(parents=True)
         command = launcher.build_command(opened.plan, opened.cluster)
         settings = opened.cluster.model_dump_json(indent=2, exclude_defaults=True) + "\n"
-        # `read_session` reads the cluster's settings again; the engine reads the command's files.
+        # `read_session` reads the cluster's settings again. The files of the command, such as a
+        # batch script, are read by what starts the nodes, such as Slurm.
         for name, text in {**command.files, CLUSTER_FILE: settings}.items():
             (opened.session_dir / name).write_text(text, encoding="utf-8")
         opened.plan.save(opened.session_dir)

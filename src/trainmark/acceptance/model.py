@@ -151,11 +151,14 @@ def _correct_noise(
     degrees_of_freedom = count_degrees_of_freedom(
         num_alone=num_alone, num_pairs=num_pairs, num_nodes=measured.num_nodes
     )
+    # ``pairs.noise`` is estimated from pairs alone, with one effect for each node. So nodes alone,
+    # which ``degrees_of_freedom`` may include, do not count here.
     if num_pairs - measured.num_nodes >= _MIN_DEGREES_OF_FREEDOM:  # enough pairs
         return pairs, degrees_of_freedom
     if num_alone:
         pairs = pairs.replace_noise(max(pairs.noise, alone_noise))
     elif degrees_of_freedom > 0:  # otherwise the noise is unknown, and nothing is decided by it
+        # ``pairs.noise`` comes from medians, which ignore outliers and may be 0 by chance.
         noise_with_outliers = _compute_root_mean_square(pairs.residual, degrees_of_freedom)
         pairs = pairs.replace_noise(max(pairs.noise, noise_with_outliers))
     return pairs, degrees_of_freedom

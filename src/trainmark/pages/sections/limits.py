@@ -427,6 +427,7 @@ def compare_with_bound(records: Sequence[Record], candidates: Sequence[Result]) 
     if not launches:
         return None
     work = describe_work(launches[0])  # what must be equal for launches to be comparable, by key
+    # Each group is either the passed launches of one other work, or a single published row.
     for results in _group_comparisons(records, candidates):
         # Published rows are not compared here.
         others = [x for x in results if isinstance(x, Record) and not is_refuted(x.trust)]
@@ -530,7 +531,7 @@ def _format_work_value(value: object) -> Phrase:
         return or_none(None)  # the word
     # The origin of the data, such as "generated", is translated; any other value has no translation
     # and is shown as it is.
-    return or_none(term("origin", str(value)))
+    return term("origin", str(value))
 
 
 def _build_speed_bars(

@@ -305,8 +305,10 @@ def _get_unit_seconds(words: tuple[str, ...], unit_quantity: Quantity | None) ->
         words: of the key.
         unit_quantity: what the unit behind the number says; None: there is no known unit.
     """
-    if len(words) > 1 and words[-1] in _SECONDS_BY_ENDING:  # `time_ms`
+    # The ending of a key of several words, such as `time_ms`. A single word is what is measured.
+    if len(words) > 1 and words[-1] in _SECONDS_BY_ENDING:
         return _SECONDS_BY_ENDING[words[-1]]
+    # This kind also has a time that need not be that of a step, such as `ms`.
     if unit_quantity is not None and unit_quantity.kind == "step_time":
         return unit_quantity.time_unit_s
     return 1.0
