@@ -18,7 +18,7 @@ from support.old_torch import needs_fsdp, predicts_memory
 from support.real_ranks import call_on_ranks
 from support.tiny_gpt import train, train_on_ranks
 from trainmark.cases.llama31_8b.case import CASE, Llama31Recipe
-from trainmark.cases.llama31_8b.data import _predict_block, check_fit, predict
+from trainmark.cases.llama31_8b.data import _predict_block, _predict_head_bytes, check_fit, predict
 from trainmark.cases.llama31_8b.figures import compute
 from trainmark.cases.llama31_8b.job import compute_lr_factor
 from trainmark.errors import EnvironmentFault, UsageError
@@ -171,6 +171,22 @@ def test_tensor_parallel_block_saves_the_predicted_memory(tmp_path: Path) -> Non
         block_weights = (recipe.matmul_weights - head_weights) // recipe.num_layers
         predicted = _predict_block(recipe, block_weights).saved
         assert 0.99 * block_bytes <= predicted <= block_bytes, variants[number]
+
+
+def test_each_tensor_parallel_rank_has_the_whole_input_of_the_head() -> None:
+    changes = TINY | {"precision": "bf16", "kernels": "own", "tensor_parallel": 2}
+    recipe = tiny_llama31.make_recipe(**changes)
+    divided = tiny_llama31.make_recipe(**changes, sequence_parallel=True)
+    tokens = recipe.micro_batch_size * recipe.seq_length
+    stream = 4 * tokens * recipe.hidden_size  # 4 bytes a float32
+    # With a divided sequence a rank has half of the two inputs of the last norm, but all of the
+    # head's input, of its gradient and of its copy in bf16.
+    saved = _predict_head_bytes(recipe, stream) - _predict_head_bytes(divided, stream // 2)
+    assert saved == stream
+    # The head's own parts: half of its gradient, and half of the scores in fp32 and bf16.
+    table = recipe.vocab_size * recipe.hidden_size
+    scores = tokens * recipe.vocab_size
+    assert _predict_head_bytes(recipe, stream) == 4.5 * stream + 4 * table / 2 + 6 * scores / 2
 
 
 def test_gradients_of_earlier_micro_batches_exist_beside_the_whole_head_gradient() -> None:

@@ -126,7 +126,8 @@ def _find_peak(
     late_gradients = all_gradients - table_gradient - block_gradient
     if whole_head_gradient:
         # The head's gradient is computed first, but FSDP2 reduces it last: until then it is whole,
-        # and exists beside the sharded gradients.
+        # and exists beside the sharded gradients. So in the first block, the head's part of these
+        # is missing too: it is as large as that of the token table.
         last_block_gradients = early_gradients + whole_head_gradient
         late_gradients = max(early_gradients, late_gradients - table_gradient) + whole_head_gradient
     else:
@@ -215,24 +216,24 @@ def _predict_head_bytes(recipe: Llama31Recipe, stream: int) -> int:
     in the forward pass.
 
     Args:
-        stream: bytes of the residual stream.
+        stream: bytes of this rank's part of the residual stream.
     """
-    scores = recipe.micro_batch_size * recipe.seq_length * recipe.vocab_size
-    # Of the residual stream's size: the last norm's input, the normalized input, the norm's result,
+    tokens = recipe.micro_batch_size * recipe.seq_length
+    hidden = recipe.hidden_size
+    scores = tokens * recipe.vocab_size
+    # Of the residual stream's size: the last norm's input and the normalized input. Of the size of
+    # the whole stream, because each tensor-parallel rank needs all positions: the norm's result,
     # which is the head's input, and the gradient of this result.
-    saved = 4 * stream
+    saved = 2 * stream + 2 * tokens * hidden * FP32_BYTES
     if recipe.kernels == "library":  # log-probabilities, their gradient and that of the scores
         return saved + 3 * scores * FP32_BYTES
     tensor_parallel = recipe.tensor_parallel
-    hidden = recipe.hidden_size
     scores_at_once = min(scores // tensor_parallel, SCORES_AT_ONCE)
     weight_gradients = recipe.vocab_size * hidden // tensor_parallel
     head_bytes = saved + (weight_gradients + scores_at_once) * FP32_BYTES
-    # Autocast copies the head's input and the scores. Of the copied input, the estimate counts the
-    # part of one tensor-parallel rank.
+    # Autocast copies the head's input, which is whole on every rank, and the scores.
     if recipe.precision in AUTOCAST:
-        tokens = recipe.micro_batch_size * recipe.seq_length
-        head_bytes += tokens * HALF_BYTES // tensor_parallel * hidden + scores_at_once * HALF_BYTES
+        head_bytes += (tokens * hidden + scores_at_once) * HALF_BYTES
     return head_bytes
 
 
