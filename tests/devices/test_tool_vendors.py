@@ -26,7 +26,7 @@ from trainmark.devices.vendors.kunlunxin import Kunlunxin
 from trainmark.devices.vendors.metax import MetaX
 from trainmark.devices.vendors.mthreads import MThreads
 from trainmark.devices.vendors.nvidia import driver as nvidia_driver
-from trainmark.protocols import MonitorFault
+from trainmark.protocols import DeviceSample, MonitorFault
 from trainmark.spec import RankMemory
 
 if TYPE_CHECKING:
@@ -167,6 +167,16 @@ def vendor(bare_machine: Path, case: Case, monkeypatch: pytest.MonkeyPatch) -> T
 @pytest.fixture(params=CASES)
 def case(request: pytest.FixtureRequest) -> Case:
     return CASES[request.param]
+
+
+def test_device_of_unknown_number_does_not_get_the_name_of_another(
+    vendor: TorchVendor, case: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A monitor may not know a device's number either: its sample then has the index None.
+    other = DeviceSample(index=None, name="another device")
+    monkeypatch.setattr(vendor, "_first_reading", torch_vendor.FirstReading({None: other}, ""))
+    monkeypatch.setattr(vendor, "find_monitor_index", lambda _number: None)
+    assert vendor.product_names() == ["unknown"] * len(case.names)
 
 
 def test_devices_have_names_driver_and_memory(vendor: TorchVendor, case: Case) -> None:

@@ -221,8 +221,8 @@ class TorchVendor:
         num_devices = self.count()  # 0 if torch cannot use the devices, though they are visible
         names = []
         for index in self._list_monitor_indices(num_devices):
-            # ``index`` is None if it is not known; no sample has that index.
-            sample = self._first_reading.samples.get(index)
+            # An unknown number says nothing of which sample is that of the device.
+            sample = None if index is None else self._first_reading.samples.get(index)
             name = None if sample is None else sample.name
             names.append(name or "unknown")
         return names
@@ -238,7 +238,7 @@ class TorchVendor:
         samples = _read_devices(self.monitor())
         free_bytes = []
         for index in self._list_monitor_indices(nproc):
-            sample = samples.get(index)
+            sample = None if index is None else samples.get(index)
             if sample is not None and sample.memory_total_bytes:
                 # Without a reading of the used memory, all of it counts as free.
                 free_bytes.append(sample.memory_total_bytes - (sample.memory_used_bytes or 0))
