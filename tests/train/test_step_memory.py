@@ -18,7 +18,7 @@ from trainmark.errors import EnvironmentFault
 from trainmark.protocols import JobContext, MemoryUse
 from trainmark.rank.agreement import agree_on_memory
 from trainmark.spec import RankMemory
-from trainmark.train.step_memory import PROCESS_BYTES, Prediction
+from trainmark.train.step_memory import PROCESS_BYTES, Prediction, read_rank_memory
 
 if TYPE_CHECKING:
     from support.fakes import SyncDevice
@@ -63,6 +63,16 @@ def widen_distilbert(folder: Path, to: Path) -> Path:
             "distilbert_sst2",
             {"kernels": "library", "micro_batch_size": 32, "precision": "bf16"},
             0.85,
+        ),
+        (  # autocast's copies of the weights take more than the activations that come later
+            "distilbert_sst2",
+            {
+                "kernels": "library",
+                "micro_batch_size": 2,
+                "grad_accum_steps": 2,
+                "precision": "bf16",
+            },
+            0.95,
         ),
     ],
 )
@@ -197,6 +207,7 @@ def test_ranks_of_other_machines_do_not_share_the_memory_of_this_one(
     sync_device.memory = lambda: MemoryUse(  # type: ignore[method-assign]
         allocator_peak_bytes=None, used_bytes=0, total_bytes=8 * GIB, scope="process"
     )
+    assert sync_device.torch_type == "cpu"
     plan: Any = SimpleNamespace(
         case="toy", world_size=1, nproc=2, data=SimpleNamespace(folder="none")
     )
@@ -205,6 +216,16 @@ def test_ranks_of_other_machines_do_not_share_the_memory_of_this_one(
     # over ranks, which this process cannot make.
     memory = agree_on_memory(plan, make_gpt_recipe(), cast("Any", Silent(known=None)), sync_device)
     assert memory == RankMemory(4 * GIB, machine_bytes=8 * GIB)
+
+
+def test_accelerator_that_reports_only_this_process_is_no_cpu(sync_device: SyncDevice) -> None:
+    # Apple's device is one. Its default kernels are the library's, and it has an allocator.
+    sync_device.torch_type = "mps"
+    sync_device.memory = lambda: MemoryUse(  # type: ignore[method-assign]
+        allocator_peak_bytes=None, used_bytes=2 * GIB, total_bytes=8 * GIB, scope="process"
+    )
+    expected = RankMemory(6 * GIB + PROCESS_BYTES)  # ``machine_bytes`` would mark a CPU
+    assert read_rank_memory(sync_device, ranks_here=1) == expected
 
 
 # Criteo's terabytes of clicks, as its published recipe counts rows.

@@ -128,7 +128,11 @@ def predict_peak_bytes(sizes: Transformer, recipe: Recipe) -> Prediction:
     The peak is at the end of the forward pass, with all saved activations, or at the end of the
     backward pass, with all gradients. The prediction has the rank's tensors at the peak and, as
     ``cached``, the freed memory that the allocator of an accelerator keeps.
+
+    Args:
+        recipe: its ``kernels`` is not None; ``refuse_too_little_memory`` has set the default.
     """
+    assert recipe.kernels is not None, "the default depends on the device"
     num_parts = sizes.tensor_parallel * sizes.shards
     local_parameters = -(-sizes.parameters // num_parts)  # of this rank; rounded up
     # Weights that FSDP2 holds unsharded, in addition to the rank's own shard.
@@ -209,13 +213,14 @@ def _estimate_forward_bytes(
         # Gradients of the feed-forward layers and of the block's result.
         ffn_bytes = sizes.tokens * (sizes.ffn_width * number_bytes // tensor_parallel)
         temporary_bytes = ffn_bytes + stream_bytes
+    # Copies of the weights in half precision, which autocast keeps until the forward pass ends; a
+    # compiled model keeps none.
+    copied_bytes = 0
+    if number_bytes == HALF_BYTES and not recipe.compile:
+        num_weights = sizes.num_layers * sizes.block_matmul_weights
+        copied_bytes = num_weights * HALF_BYTES // (tensor_parallel * sizes.shards)
+    temporary_bytes = max(temporary_bytes, copied_bytes)
     if sizes.scores:  # the number of logits of the head; 0: there is no head
-        # Copies of the weights in half precision, which autocast keeps until the forward pass
-        # ends; a compiled model keeps none.
-        copied_bytes = 0
-        if number_bytes == HALF_BYTES and not recipe.compile:
-            num_weights = sizes.num_layers * sizes.block_matmul_weights
-            copied_bytes = num_weights * HALF_BYTES // (tensor_parallel * sizes.shards)
         if recipe.compile:
             head_bytes = sizes.scores * number_bytes  # one tensor of scores, in the matmuls' type
         else:
@@ -232,7 +237,7 @@ def _estimate_backward_bytes(sizes: Transformer, recipe: Recipe) -> int:
     perhaps a gradient of the table.
     """
     stream_bytes = sizes.tokens * sizes.hidden_size * FP32_BYTES
-    if sizes.tied_head and recipe.kernels != "own":
+    if sizes.tied_head and recipe.kernels == "library":
         # The gradient of the table from the head is kept until that of the look-up is computed.
         # Trainmark's own kernels compute it with the loss, at the end of the forward pass.
         return stream_bytes + sizes.table_weights * FP32_BYTES // sizes.tensor_parallel
@@ -264,7 +269,7 @@ def _estimate_cached_bytes(
         # ones have the size of all gradients.
         return gradients
     # Trainmark's own kernels compute the logits in blocks, so no large tensor is freed.
-    if recipe.kernels != "library":
+    if recipe.kernels == "own":
         return 0
     lost = estimate_cached_scores(sizes.scores)
     if sizes.checkpoint_activations:
@@ -352,8 +357,8 @@ def read_rank_memory(device: Device, ranks_here: int) -> RankMemory | None:
     if reading.total_bytes is None:
         return None
     # On a CPU, ``used_bytes`` are those of this process alone, so the free memory of the host is
-    # unknown: the ranks share its total.
-    if reading.scope == "process":
+    # unknown: the ranks share its total. Apple's device has this scope too, but only one rank.
+    if reading.scope == "process" and device.torch_type == "cpu":
         return RankMemory(reading.total_bytes // ranks_here, machine_bytes=reading.total_bytes)
     free_bytes = reading.total_bytes - (reading.used_bytes or 0)  # None: use is not reported
     # The used bytes include the device context of this process itself. It is part of what a rank
