@@ -102,6 +102,8 @@ def agree_on_memory(plan: Plan, recipe: Any, vendor: Vendor, device: Device) -> 
     import torch
 
     memory = read_rank_memory(device, plan.nproc)
+    # No rank waits below, because the memory is then unknown on all of them: their devices are of
+    # one vendor, and each vendor reports the total memory of all its devices or of none.
     if memory is None:
         return None
     if plan.world_size > 1:

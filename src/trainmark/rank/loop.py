@@ -397,7 +397,7 @@ class MeasuredLoop:
 
         Args:
             length: the most steps of the window.
-            replay: is called after each step; None: the window is not to be repeated.
+            replay: is told the end of each step; None: the window is not to be repeated.
         """
         device = self.device
         losses: list[Any] = []
@@ -413,6 +413,8 @@ class MeasuredLoop:
                 break
             marks.append(device.mark())
             if replay is not None:
+                # Its time counts to the next step, but it only begins new dicts on the host. What
+                # does slow this window down are the digests that its hooks compute in the steps.
                 replay.end_step()
             losses.append(loss)
             step_batches.append(batches.take())

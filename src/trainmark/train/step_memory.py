@@ -235,6 +235,9 @@ def _estimate_backward_bytes(sizes: Transformer, recipe: Recipe) -> int:
 
     Only a gradient of the residual stream is left of them and, if the head uses the token table,
     perhaps a gradient of the table.
+
+    Args:
+        recipe: its ``kernels`` is ``library`` or ``own``, not None.
     """
     stream_bytes = sizes.tokens * sizes.hidden_size * FP32_BYTES
     if sizes.tied_head and recipe.kernels == "library":
@@ -252,6 +255,7 @@ def _estimate_cached_bytes(
     The causes are FSDP2, or DDP; without either of them, the logits of the head.
 
     Args:
+        recipe: its ``kernels`` is ``library`` or ``own``, not None.
         gathered: bytes of the weights that FSDP2 holds unsharded.
         gradients: bytes of all gradients of the rank.
     """
@@ -332,6 +336,9 @@ def _estimate_head_bytes(sizes: Transformer, recipe: Recipe) -> int:
     """Return the bytes of the temporary tensors of head and loss, at the end of the forward pass.
 
     Scores are the logits: one for each position and class.
+
+    Args:
+        recipe: its ``kernels`` is ``library`` or ``own``, not None.
     """
     if recipe.kernels == "own":  # Trainmark's loss, computed in blocks of rows
         # The scores of a block of rows; and, if the head uses the token table, the table's gradient

@@ -194,7 +194,7 @@ class LossScaler(torch.amp.GradScaler):
         if not self.is_enabled():
             optimizer.step()
             return None
-        old_scale = self.compute_scale()  # a tensor on the device
+        old_scale = self.compute_scale()  # a tensor of its own, which ``update`` does not change
         self.step(optimizer)  # does nothing if a gradient overflowed
         self.update()
         new_scale = self.compute_scale()

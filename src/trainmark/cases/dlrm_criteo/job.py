@@ -278,6 +278,8 @@ class DlrmJob:
         )
         auc = 0.0
         if self.context.rank == 0:
+            # If this raises, the other ranks do not wait for long in the sum below: the launcher
+            # ends all ranks when one fails.
             auc = compute_roc_auc(all_scores.cpu().numpy(), all_labels.cpu().numpy())
         # Only rank 0 sorts all scores. The others add 0, so every rank gets the AUC of rank 0.
         (auc,) = add_over_ranks(auc, world_size=world_size, device=self.stepper.device)

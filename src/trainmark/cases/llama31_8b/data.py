@@ -126,9 +126,9 @@ def _find_peak(
     late_gradients = all_gradients - table_gradient - block_gradient
     if whole_head_gradient:
         # The head's gradient is computed first, but FSDP2 reduces it last: until then it is whole,
-        # and exists beside the sharded gradients. So in the first block, the head's part of these
-        # is missing too: it is as large as that of the token table.
+        # and exists beside the sharded gradients.
         last_block_gradients = early_gradients + whole_head_gradient
+        # Of the sharded ones, the head's is missing too, which is as large as the token table's.
         late_gradients = max(early_gradients, late_gradients - table_gradient) + whole_head_gradient
     else:
         # Not a sum: if there are early gradients, the head's gradient is added to them in place.

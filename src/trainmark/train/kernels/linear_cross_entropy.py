@@ -77,7 +77,8 @@ def linear_cross_entropy_sum(
 
     Args:
         hidden: (N, D), the same on every rank that shares the weight.
-        weight: (V, D); a DTensor is sharded by rows over the ranks of its mesh.
+        weight: (V, D); a DTensor is sharded by rows over the ranks of its mesh, evenly: cases pad
+            the vocabulary or refuse one that the number of ranks does not divide.
         targets: (N,), int64, in [0, classes).
         classes: rows of the whole weight that are classes; the rows after them are padding with
             probability 0. None: all rows.
