@@ -83,6 +83,8 @@ def test_line_of_a_program_without_a_known_loss_shows_no_loss(plan: Plan, tmp_pa
     program = Witness(spec=spec, command=("python",), folder=str(tmp_path), starts_ranks=False)
     progress = RunProgress(plan.model_copy(update={"witness": program}))
     events = EventWriter(tmp_path / "events.rank0.jsonl", lambda: 0)
+    events.emit("span", name="init", start_ns=0, end_ns=0)
+    assert format_line(progress.poll()) == "running the program"
     events.emit("window", **WINDOW | {"loss": [None, None]})
     assert format_line(progress.poll()) == "step 2  28.0 samples/s  1.0 GiB  epoch 1"
 

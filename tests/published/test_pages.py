@@ -231,11 +231,18 @@ def test_folder_is_read_whole_but_for_hidden_files(tmp_path):
     assert imported_rows.unread == []
 
 
-def test_page_in_the_folder_of_its_records_is_no_published_result(tmp_path):
-    for record_path in ("a/record.json", "b/r1/record.json"):
-        (tmp_path / record_path).parent.mkdir(parents=True)
-        (tmp_path / record_path).write_text("{}", encoding="utf-8")
-    for folder in ("a", "b", "c"):
+def test_page_in_the_folder_of_its_run_is_no_published_result(tmp_path):
+    # The last two runs are in progress, and have no records yet.
+    files_of_runs = (
+        "a/record.json",
+        "b/r1/record.json",
+        "d/events.launcher.jsonl",
+        "e/r1/events.launcher.jsonl",
+    )
+    for file in files_of_runs:
+        (tmp_path / file).parent.mkdir(parents=True)
+        (tmp_path / file).write_text("{}", encoding="utf-8")
+    for folder in ("a", "b", "c", "d", "e"):
         (tmp_path / folder).mkdir(exist_ok=True)
         (tmp_path / folder / "page.en.md").write_text(FACTS + NINE, encoding="utf-8")
     imported_rows = files.read_files([tmp_path])

@@ -140,6 +140,9 @@ class RunProgress:
             case Start():
                 self._show("importing")  # a rank's first work after its start
                 self._started_ns = event.t_ns
+            # A user's own program starts after its rank is ready; its work has no spans.
+            case Span(name="init") if self.plan.witness is not None:
+                self._show("running the program")
             case Span() if event.name in _AFTER_SPAN:  # the span has ended: show what follows it
                 self._show(_AFTER_SPAN[event.name])
             case Facts():

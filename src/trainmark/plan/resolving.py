@@ -114,7 +114,10 @@ def _check_target(case: Case, recipe: Recipe, facts: DataFacts) -> None:
         raise UsageError(
             f"target_value={target.value:g} cannot be reached",
             where="recipe field target_value",
-            rule=f"the best {case.metric} that any model can reach on this data is {best:.4g}",
+            rule=(
+                f"the best {case.metric} that a model can be expected to reach on this data is "
+                f"{best:.4g}"
+            ),
             fix="choose a lower target" if case.higher_is_better else "choose a higher target",
         )
     if not recipe.evaluates:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from trainmark.errors import UsageError
+from trainmark.events.schema import LAUNCHER_FILE
 from trainmark.published.importers import json_records, logs, table
 from trainmark.published.importers.cells import mark_decimal_commas
 from trainmark.published.importers.headers import read_headers
@@ -89,9 +90,12 @@ def _list_files(place: Path) -> Iterator[Path]:
     """
     for path in sorted(place.rglob("*")):
         is_hidden = any(part.startswith(".") for part in path.relative_to(place).parts)
-        # The record of a run is in its folder, or in `r1` if the run has several launches.
-        has_record = (path.parent / RECORD_FILE).exists()
-        is_of_run = has_record or (path.parent / "r1" / RECORD_FILE).exists()
+        # A run has a record in its folder, or in `r1` if it has several launches. While it is in
+        # progress, there are only the events of the launcher.
+        is_of_run = any(
+            (path.parent / name).exists()
+            for name in (RECORD_FILE, f"r1/{RECORD_FILE}", LAUNCHER_FILE, f"r1/{LAUNCHER_FILE}")
+        )
         if not is_hidden and not is_of_run and not path.is_dir():
             yield path
 
