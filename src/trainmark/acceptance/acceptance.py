@@ -106,8 +106,9 @@ def prepare_acceptance(
     the folder is held until the end of the block.
 
     Args:
-        read_baselines: returns the earlier times with which devices are to be compared, given the
-            plans, of the same work; None: devices are compared with their peers.
+        read_baselines: returns the earlier times with which devices are to be compared. It gets the
+            plans of this acceptance, and refuses times of another case or recipe. None: devices are
+            compared with their peers.
 
     Raises:
         UsageError: the options contradict each other, or differ from the earlier session's.

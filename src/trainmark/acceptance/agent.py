@@ -380,8 +380,8 @@ class Agent:
         nproc = len(acceptance.device_names)
         task = RankTask(
             plan_dir=str(get_plan_folder(acceptance.folder, nproc)),
-            devices=list(range(nproc)),
-            ranks_here=nproc,
+            devices=list(range(nproc)),  # the device of each rank
+            ranks_here=nproc,  # on a CPU, so many ranks share the processor cores
             # Devices were compared bit by bit, and their matmuls and copies timed, in the phase
             # `devices`. So no training is repeated for a comparison here, and only steps are timed.
             control_steps=0,

@@ -81,6 +81,8 @@ class Baselines(Frozen):
     def find(self, phase: AlonePhase, product: str, quantity: str) -> Baseline | None:
         """Return the baseline of a quantity on a product; None if there is none.
 
+        A baseline is the median of ``count`` measurements.
+
         Args:
             phase: ``devices``: the time of a device alone; ``nodes``: that of a whole node alone.
         """
@@ -217,6 +219,8 @@ def compute_baselines_of_runs(
         if not record.passed or step_s is None or record.plan.nnodes > 1:
             continue
         _refuse_other_work(record.plan, plans, source)
+        # One text, with the name of each product once. The text of a run on several products is no
+        # product's name, so that no device or node is found to have this baseline.
         product = describe_work(record)["device_products"]
         if record.plan.world_size == 1:
             seconds["devices", product].append(step_s)

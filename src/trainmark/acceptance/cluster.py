@@ -66,8 +66,9 @@ def prepare_session(
     The lock of the acceptance's folder is held until the end of the block.
 
     Args:
-        read_baselines: returns the earlier times with which nodes are to be compared, given the
-            plans, of the same work; None: nodes are compared with their peers.
+        read_baselines: returns the earlier times with which nodes are to be compared. It gets the
+            plans of this acceptance, and refuses times of another case or recipe. None: nodes are
+            compared with their peers.
 
     Raises:
         UsageError: options that do not fit, fewer than two nodes, hosts without a shared folder.
@@ -215,6 +216,8 @@ def _plan_first_session(
     # Time limit of the job. All nodes must join within `join` seconds. The deadline is the time
     # limit of a round in seconds: a round in which a node hangs costs two deadlines, and so does
     # each of two barriers, at which all nodes wait after the pairs and after their confirmation.
+    # The confirming rounds of pairs, and the barriers after rounds of groups, are not counted: they
+    # have time enough unless a node hangs in almost every round.
     limit_s = request.join + 2 * request.deadline * (num_rounds + 2)
     changes = {
         "nnodes": num_nodes,
@@ -273,10 +276,11 @@ def measure_nodes(
         show: called with the progress, in words.
 
     Raises:
-        EnvironmentFault: the engine refused the job.
+        EnvironmentFault: the engine, which runs the job, such as Slurm, refused it.
     """
     plan = opened.plan
     cluster = opened.cluster
+    # It makes the command that hands the job to the engine, and asks the engine for its state.
     launcher = require_launcher(cluster, plan.launcher)
     if opened.is_submitted:
         job = EngineJob(plan, cluster)  # its id is in a file of the session's folder

@@ -228,7 +228,7 @@ def _judge_devices(
         request: has the slowdowns up to which a device passes.
     """
     node_of_device = _map_devices_to_nodes(chain.from_iterable(groups))
-    # All devices of a node count as of one product.
+    # A node has one product here, that of its first device. All its devices count as of this one.
     device_assessment = Assessment(
         product_of_member={
             device: assessment.product_of_member[node] for device, node in node_of_device.items()
@@ -245,7 +245,8 @@ def _judge_devices(
     )
     for device, findings in device_assessment.findings.items():
         for finding in findings:
-            # The finding is the node's: its text says which device it is about.
+            # The finding is the node's. Findings on times have no text yet, so that it can say
+            # which device they are about.
             named_finding = finding.model_copy(update={"text": device})
             assessment.findings[node_of_device[device]].append(named_finding)
 

@@ -401,8 +401,9 @@ def _split_into_fast_parts(whole: NodeSet, sets: _MeasuredSets) -> list[NodeSet]
         sets: what was measured of node sets, and which of them are slower than predicted.
 
     Returns:
-        The fast sets; None if all halves of several slow sets are slow: then the step times are
-        predicted too low, and no group is slow.
+        The fast sets; None if all halves of several slow sets are slow. Then either the step times
+        are predicted too low, or something that all nodes share is slow: no group stands out. Sets
+        that an earlier halving found to be fast do not change that.
 
     Raises:
         _MissingMeasurements: halves that are to be measured first.
@@ -414,7 +415,7 @@ def _split_into_fast_parts(whole: NodeSet, sets: _MeasuredSets) -> list[NodeSet]
         sets.require_measured(halves)
         slow_sets = [half for half in halves if sets.is_slow(half)]
         are_all_slow = len(slow_sets) == len(halves)
-        # Only the two halves of the whole: too few to conclude that the prediction is wrong.
+        # The two halves of a single slow set are too few to conclude that no group stands out.
         if are_all_slow and len(halves) >= _MIN_EVEN_SETS:
             return None
         parts += [half for half in halves if half not in slow_sets]

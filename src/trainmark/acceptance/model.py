@@ -44,8 +44,8 @@ class Baseline:
     """An earlier time of a node alone, with which nodes are compared instead of with their peers.
 
     Args:
-        seconds: median of the measurements.
-        count: how many there are.
+        seconds: median of ``count`` measurements.
+        count: number of measurements.
     """
 
     seconds: float
@@ -105,7 +105,7 @@ def judge_measurements(
         links=links,
         noise_alone=alone_noise if len(measured.alone_s) else None,
         noise_pairs=pairs.noise if len(measured.pair_s) else None,
-        trend=pairs.trend,
+        trend=pairs.trend,  # rise of the times of pairs from the first to the last rounds
     )
 
 
@@ -200,8 +200,9 @@ def choose_pairs_to_measure_again(judgement: Judgement) -> list[tuple[int, int]]
         The pairs; one that is to be measured several times is listed as often.
     """
     links = judgement.links
-    # These links were measured in one round, which may be a disturbance. Each gets as many new
-    # rounds as a slow link needs at least, as ``docs/accept.md`` says.
+    # ``MIN_LINK_ROUNDS`` is 2: a slow link needs at least two rounds. These links were measured in
+    # one, which may have been disturbed. So each gets not only the missing round but two new ones,
+    # as ``docs/accept.md`` says.
     pairs = links.list_suspects() * MIN_LINK_ROUNDS
     # Shareable causes: the node is slow with other nodes, and not known to be slow alone.
     suspect_nodes = [

@@ -268,6 +268,8 @@ def measure(task: RankTask, rank: int, local_rank: int) -> RankResult:
     plan = Plan.read(Path(task.plan_dir)).model_copy(update={"nnodes": task.num_nodes})
     recipe = plan.load_recipe()
     vendor = devices.choose_vendor(plan.device.vendor)
+    # ``ranks_here``: ranks of this node if all its devices train, also if the team is smaller. On a
+    # CPU, a rank gets its part of the processor cores by it.
     device = vendor.open(task.devices[local_rank], task.ranks_here)
     device.set_precision(recipe.precision)
     with RankGroup.join(vendor.collective_backend, device, rank, plan.world_size) as ranks:

@@ -88,7 +88,8 @@ class OpenedSession:
             title=f"{num_nodes} nodes with {devices_text} each, folder {self.folder}",
             schedule=schedule,
             round_s=round_s,
-            limit_s=float(self.plan.recipe["timeout_s"]),  # of the whole session
+            # Of the whole session: launchers take the time limit of a job from its plan's recipe.
+            limit_s=float(self.plan.recipe["timeout_s"]),
             remarks=tuple(remarks),
         )
 

@@ -174,8 +174,9 @@ def _read_outcome(
     Args:
         team_run: the team with the output of its ranks, one line of JSON for each.
         codes: exit code of each rank; None: it did not end by itself, and was killed.
-        reason: why all teams were ended; None: the ranks ended by themselves, or were killed
-            because one of them failed.
+        reason: why all teams were ended, which is also the reason of this outcome, even if all
+            ranks failed by themselves just before. None: the ranks ended by themselves, or were
+            killed because one of them failed.
     """
     team_run.output.seek(0)
     results: list[RankResult] = []

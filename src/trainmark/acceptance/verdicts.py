@@ -230,7 +230,7 @@ def collect_times(evidence: Evidence, alone_phase: str) -> dict[str, Times]:
         for quantity in _list_common_quantities(results):
             quantity_times = times.setdefault(quantity, Times(alone=[], pairs=[]))
             seconds = _compute_slowest_rank_s(results, quantity)
-            if phase == alone_phase and len(members) == 1:  # a member alone
+            if phase == alone_phase:  # each team of this phase is one member
                 quantity_times.alone.append(AloneTime(round_number, members[0], seconds))
             # The results of other phases are judged elsewhere.
             elif phase == "pairs":
