@@ -169,7 +169,9 @@ def test_noted_stop_signal_is_delivered_again_after_the_block_on_request() -> No
 def limited_address_space() -> Iterator[None]:
     """Limit the address space of this process to less than charts need, as ``ulimit -v``."""
     before = resource.getrlimit(resource.RLIMIT_AS)
-    resource.setrlimit(resource.RLIMIT_AS, (90 * 1024**3, before[1]))  # the drawing maps more
+    # Less than ``_MIN_ADDRESS_SPACE_BYTES`` of ``trainmark.pages.page``, but much more than the
+    # rest of the process needs.
+    resource.setrlimit(resource.RLIMIT_AS, (90 * 1024**3, before[1]))
     yield
     resource.setrlimit(resource.RLIMIT_AS, before)
 
@@ -245,10 +247,10 @@ def test_launches_after_a_timeout_are_skipped(
 
 
 def test_records_are_shown_as_a_table_in_a_terminal_and_in_a_notebook() -> None:
-    head, line, row = repr(api.Records([TOY])).splitlines()
+    head, rule, row = repr(api.Records([TOY])).splitlines()  # ``rule``: the line below the head
     assert "run" in head
     assert TOY.run_id in row
-    assert len(row) >= len(line) > 0
+    assert len(row) >= len(rule) > 0  # as wide as the table
     assert "<table>" in api.Records([TOY, TOY])._repr_html_()
 
 

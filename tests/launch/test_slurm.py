@@ -115,7 +115,8 @@ def test_option_that_the_launcher_sets_itself_is_refused(plan: Plan) -> None:
 # States
 
 
-# By recorded output of scontrol: the phase, and the text with Slurm's state and reason.
+# By name of a recorded output of scontrol (of real jobs: see slurm_outputs.toml): the phase that is
+# expected, and the text with Slurm's state and reason.
 STATES = {
     "pending": ("waiting", "PENDING (Resources)"),
     "completed": ("ended", "COMPLETED"),
@@ -131,7 +132,7 @@ STATES = {
 def test_job_states_are_distinguished(
     monkeypatch: pytest.MonkeyPatch, job: EngineJob, recording: str
 ) -> None:
-    phase, message = STATES[recording]
+    phase, message = STATES[recording]  # what a real answer of scontrol is to be read as
     state_of_job = read_job_state(monkeypatch, job, RECORDED[recording]["scontrol"])
     assert state_of_job == JobState(phase=phase, description=message)
 

@@ -146,14 +146,21 @@ def start_nodes(plan: Plan, site: Cluster, *scripts: str) -> EngineJob:
     [("lost", "node 1: ssh: Timeout, server n1 not responding."), ("ended", "")],
 )
 def test_a_failing_node_ends_the_job_once_the_others_ended(
-    plan: Plan, fake_hosts: Path, make_site: Callable[..., Cluster], phase: str, message: str
+    plan: Plan,
+    fake_hosts: Path,
+    make_site: Callable[..., Cluster],
+    phase: str,
+    message: str,
 ) -> None:
-    # Both nodes run a command that fails. If "lost", the fake ssh cannot even connect to node 1.
+    # Both nodes run a command that fails, node 0 later than node 1. If "lost", the fake ssh cannot
+    # even connect to node 1.
     if phase == "lost":
         (fake_hosts / "n1.ssh_error").write_text("Timeout, server n1 not responding.\n")
-    job = start_nodes(plan, make_site(), "exit 1", "exit 1")
+    node_0_ended = fake_hosts / "ended"
+    job = start_nodes(plan, make_site(), f"sleep 0.5; touch {node_0_ended}; exit 1", "exit 1")
     assert job.process is not None
     assert job.process.wait() == 1
+    assert node_0_ended.exists()
     state = ssh.Ssh().read_state(job)
     assert (state.phase, state.description) == (phase, message)
 
@@ -170,7 +177,7 @@ def test_cancelling_ends_the_input_of_all_nodes(
     assert ssh.Ssh().read_state(job).phase == "running"
     ssh.Ssh().cancel(job)
     assert job.process is not None
-    assert job.process.wait() == 1
+    assert job.process.wait() == 1  # of the script that started the nodes: it was terminated
     assert ssh.Ssh().read_state(job).phase == "ended"
     while not (tmp_path / "ended").exists():  # the node saw its input end
         os.sched_yield()

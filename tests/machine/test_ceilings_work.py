@@ -95,7 +95,7 @@ def test_size_is_skipped_if_it_would_exceed_the_remaining_time(measure_candidate
         make_candidate(amount=200.0, times_ns=[200, 200]),
         budget_ns=1200,
     )
-    # The cold run and 20 repetitions took 210 of 1200 ns.
+    # The cold run and 20 repetitions, the most that a size gets, took 210 of 1200 ns.
     assert [point.status for point in points] == ["measured", "skipped", "measured"]
     assert points[1].reason == "1e-06 s are needed, but only 9.9e-07 s are left"
     assert (points[1].rate, points[1].repetitions) == (None, 0)
@@ -159,6 +159,7 @@ def test_checked_sums_are_exact_for_any_number_of_ranks(sync_device: SyncDevice)
         assert largest_sum == sum(largest_of_pattern + rank for rank in range(num_ranks))
 
     ranks = SimpleNamespace(rank=last_rank, count=num_ranks, find_fault=check_numbers)
+    # 8192 bytes hold the 1024 fp32 numbers of the pattern twice.
     work = COLLECTIVES["all_reduce"](sync_device, ranks, size_bytes=8192)
     work.fault()  # calls ``check_numbers``
     assert maxima == [largest_of_pattern + last_rank]
@@ -231,6 +232,8 @@ def test_the_fastest_size_counts_and_has_a_share_of_the_peak() -> None:
 def test_a_matmul_is_checked(
     precision: Any, shape: tuple[int, int, int], sync_device: SyncDevice
 ) -> None:
+    # ``shape``: rows, inner and columns. The check compares some of many rows and columns, of which
+    # the rows after the first 1024 repeat these, and all of few.
     work = rates.prepare_matmul(sync_device, precision, shape)
     work.run()
     assert work.fault() is None

@@ -127,7 +127,7 @@ def test_notes_are_in_the_language_of_the_page() -> None:
         why=asdict(message("ceiling_precision", precision="fp8")),
     )
     copied = make_kind(
-        "host_to_device", why=asdict(message("ceiling_host_memory")), reason="it does"
+        "host_to_device", why=asdict(message("ceiling_host_memory")), reason="no copies"
     )
     ceilings = make_ceilings(
         [make_kind("matmul_bf16", make_point([64, 64, 64], rate=2e12), skipped), refused, copied]
@@ -178,7 +178,8 @@ def test_pairs_are_listed_from_the_slowest() -> None:
     }
 
     (links,) = list_tables(ceilings)
-    # Median and maximum rate, swing, and the maximum's share of the median of all pairs.
+    # Median and maximum rate, swing, and the maximum's share of the median of all pairs. The points
+    # of ``make_pair`` have three quarters of the maximum as the median, and a swing of 5%.
     assert [[translate(cell, "en") for cell in row] for row in links.rows] == [
         ["rank 0 - rank 2", "15.0", "20.0", "GB/s", "5.0%", "50%"],
         ["rank 0 - rank 1", "30.0", "40.0", "GB/s", "5.0%", "100%"],

@@ -111,6 +111,7 @@ def test_a_long_loss_is_smoothed_by_a_moving_mean() -> None:
     losses: list[float | None] = [float(step % 2) for step in range(40)]
     losses[3] = None
     chart = check_pictures(charts.chart_loss(read_golden_record(loss=losses)))
+    # The window is 2% of the steps, but at least 5 of them.
     assert translate(chart.title, "en") == "Training loss; bold: mean over 5 steps"
     smoothed = [row["value"] for row in read_datasets(chart)["smoothed"]]
     assert smoothed[0] == pytest.approx(1 / 3, abs=1e-6)  # of steps 1 to 3
@@ -205,7 +206,7 @@ def test_the_warm_up_is_shaded() -> None:
     assert chart_without_warmup is not None
     assert len(chart_without_warmup.spec["layer"]) == 1
     assert charts.chart_step_time(read_golden_record(time_ns=[0, 0])) is None
-    # A step 21 times as long as the others needs a logarithmic axis.
+    # A step more than 20 times as long as the others needs a logarithmic axis.
     spiked = check_pictures(
         charts.chart_step_time(read_golden_record(time_ns=[10] * 8 + [10 * 21]))
     )
@@ -245,12 +246,13 @@ def test_each_quantity_has_a_chart_in_its_order(tmp_path: Path) -> None:
         check_pictures(charts_by_name["time-device-memory"]),
         check_pictures(charts_by_name["time-device-temperature"]),
     )
-    # Points of a line: the time in seconds, the memory in GiB, and the rank of the device.
+    # Points of a line: the time in seconds, the memory in GiB, and the rank of the device. Rank 0's
+    # device is read at ``TIMES_S`` and uses 10 GiB once training has begun at 6 s.
     assert read_datasets(memory)["lines"][2:4] == [
         {"s": 8.0, "v": 10.0, "of": "0"},
         {"s": 9.0, "v": 10.0, "of": "0"},
     ]
-    # The time of the steps that count is shaded.
+    # The time of the steps that count, from 8 s to 9.625 s in this run, is shaded.
     assert read_datasets(memory)["measured"] == [{"from": 8.0, "to": 9.625}]
     # A device has 40 °C, plus its number, plus the seconds since the start, up to 12.
     sentence = (
@@ -330,14 +332,15 @@ def test_script_is_complete_and_safe_inside_html() -> None:
 def test_title_is_never_evaluated_and_has_no_control_character() -> None:
     chart = charts.chart_loss(read_golden_record())
     assert chart is not None
-    # Vega makes labels from titles by an expression, which the first title tries to end.
+    # Vega makes the label of a point, "title: value", from titles by an expression, which the first
+    # title tries to end. The only point has the value 7.
     for hostile_title in ('\\" + datum.x + "', "a\nb\u202e"):
         spec = {
-            "mark": {"type": "bar", "tooltip": {"content": "encoding"}, "aria": True},
+            "mark": {"type": "bar", "aria": True},  # with labels, which charts leave out by default
             "data": {"name": "x"},
             "encoding": {"x": {"field": "x", "type": "quantitative", "title": hostile_title}},
         }
-        hostile = replace(chart, spec=spec, data={"x": [{"x": 7, "name": hostile_title}]})
+        hostile = replace(chart, spec=spec, data={"x": [{"x": 7}]})
         labels = [
             x.get("aria-label", "")
             for x in ET.fromstring(rendering.draw_static_picture(hostile, "en")).iter()

@@ -18,7 +18,11 @@ SUITE_ATTRIBUTES = {"name", "tests", "failures", "errors", "skipped", "time"}
 
 
 def make_judgements(word: str = "p_train") -> list[Judgement]:
-    """Return a judgement of each kind; ``word`` is every name in it."""
+    """Return a judgement of each kind; ``word`` is every name in it.
+
+    The first two fields of a judgement are the work and its figure; the figure "work" says that
+    other work was done, so that no figure was judged.
+    """
     args: dict[str, Any] = {
         "figure": word,
         "value": 90.0,

@@ -340,6 +340,8 @@ def test_a_throughput_that_counts_samples_several_times_is_not_compared():
     # How many times a printed throughput counts each sample. On DLRM's page each of 1, 8 or 16
     # ranks counts the samples of all ranks, twice.
     assert [row.stated.sample_count for row in rows] == [2, 16, 32, 16, 2, 32]
+    # The micro-batch of a rank is not counted several times: the first three rows divide 65,536
+    # samples among 1, 8 and 16 ranks.
     assert [row.stated.micro_batch_size for row in rows] == [
         65_536,
         8_192,
@@ -662,7 +664,9 @@ def test_throttling_is_named_by_rank_and_distinguished_by_its_time():
     ],
 )
 def test_rank_strip_states_the_spread_of_ranks(medians_ms, torch_type, expected):
-    # ``medians_ms``: median step time of each rank; None: it measured no step.
+    # ``medians_ms``: median step time of each rank; None: it measured no step. Of two ranks, the
+    # faster one counts as the median rank. A rank that is 15% slower would have a finding if slow
+    # ranks had been looked for.
     record = read_record()
     ranks = [
         rank.model_copy(update={"step_ns": None if ms is None else ms * 10**6})
@@ -680,7 +684,7 @@ def test_spread_of_ranks_that_share_cores_is_not_explained_by_a_short_time():
         for rank, ms in zip(record.ranks, (100, 115), strict=True)
     ]
     device = record.plan.device.model_copy(update={"torch_type": "cpu"})
-    # "oversubscribed": more ranks than cores.
+    # "oversubscribed": more ranks than cores. Of two ranks, the faster one is the median rank.
     planned = make_planned_record(device=device, labels=["oversubscribed"])
     strip = build_rank_strip(planned.model_copy(update={"ranks": ranks}))
     assert translate(strip.sentence, "en") == (

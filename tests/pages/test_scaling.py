@@ -80,7 +80,8 @@ def test_weak_scaling_has_throughput_and_efficiency_per_number_of_ranks() -> Non
     assert translate(section.heading, "en").endswith("weak scaling")
     # World, launches, micro-batch, geometric mean and range of throughput, efficiency and range.
     # The efficiency is against the mean of 1x1, 100 samples/s, times the ranks: 760 / 800 = 95%,
-    # 1360 / 1600 = 85%. Its range is from 1156 / (16 x 125) to 1600 / (16 x 80).
+    # 1360 / 1600 = 85%. Its range is from 1156 / (16 x 125) to 1600 / (16 x 80). The base has none,
+    # nor has 1x8, of which there is a single launch.
     assert list_world_rows(section) == [
         ("1x1", "3", "32", "100.0 (80.0 – 125.0)", "100.0%"),
         ("1x8", "1", "32", "760.0 (1 launch)", "95.0%"),

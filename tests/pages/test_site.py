@@ -130,7 +130,7 @@ def test_list_shows_a_quality_of_zero(tmp_path):
     assert any(re.fullmatch(r"0(\.0*)? \w+", text.strip()) for text in texts), texts
 
 
-def test_run_has_the_same_badge_in_the_list_and_on_its_page():
+def test_badge_of_a_run_shows_its_status_and_trust():
     entry = {"status": "passed", "trust": "noisy", "trust_reasons": "trust_few_launches"}
     # Few launches are a reason of doubt, until there are five. The last part is the badge's tone.
     tones = [lists._choose_badge([entry] * launches)[2] for launches in (1, 5)]
@@ -217,8 +217,8 @@ def test_case_page_shows_speed_by_machine_and_changes_with_commits(tmp_path, mon
         for number in range(20)
     ]
     database = make_index(tmp_path, *runs)
-    # Two machines with 20 nightly runs each: from the tenth on, half as fast again; the last
-    # failed.
+    # Two machines with 20 nightly runs each: from the eleventh (number 10) on, half as fast again;
+    # the last failed.
     case = runs[0][1]["plan"]["case"]
     page = Reader(
         lists.build_case_page(
@@ -233,9 +233,10 @@ def test_case_page_shows_speed_by_machine_and_changes_with_commits(tmp_path, mon
     assert page.texts.count("H100") > 19  # rows of the history name what differs: the device
     assert any(text.endswith("(95%), 19 launches") for text in page.texts)
     words = [text for text in page.texts if text.strip()]
-    # A mean of 151 after one of 101 samples/s; beside it are the night and the commit.
+    # A mean of 151 after one of 101 samples/s; in its row are also the night and the commit.
     change = words.index("+49.5%")
-    assert (words[change - 3], words[change + 1]) == ("2026-11-11 00:00", "new")
+    night, commit = words[change - 3], words[change + 1]
+    assert (night, commit) == ("2026-11-11 00:00", "new")
     assert page.list_values("figure", "id") == ["chart-history"]
     assert {"H100", "H200"} <= set(page.texts)
 

@@ -99,7 +99,8 @@ def test_figure_of_one_launch_has_no_variation_and_of_none_is_absent():
             make_launch_record(1, p_core=1.0, status="oom"),
         ]
     )
-    # Of failed launches alone, there are sentences, but no figures.
+    # Of failed launches alone, there are no figures, but three sentences: how many passed, which
+    # did not, and that fewer than five launches have no interval.
     assert (summary.figures, len(build_repeats(summary))) == ({}, 3)
 
 

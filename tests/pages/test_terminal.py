@@ -36,7 +36,7 @@ def make_hostile_record():
         environment=read_golden_record().environment | {"devices": [{"name": name}]},
         status="failed",
         cause=cause,
-        findings=[message("note " * 40)],
+        findings=[message("note " * 40)],  # a code that is not known is printed as it is
         plan=plan,
     )
 

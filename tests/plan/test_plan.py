@@ -254,7 +254,9 @@ def test_useless_window_repeats_are_refused(
     resolve: Any, case: str, args: tuple[str, ...], what: str, fix: str
 ) -> None:
     # Every fifth window of steps is to be run again and its results compared bit by bit. With
-    # these cases and options, repeats cannot be compared, or never occur.
+    # these cases and options, repeats cannot be compared, or never occur. The steps of two cases
+    # also change tables or counts, which cannot be restored; tensor-parallel ranks exchange
+    # activations, so that a difference could not be traced to one of them.
     with pytest.raises(UsageError) as caught:
         resolve(case, assignments=["replay_every_windows=5", *args], nproc=2)
     assert what in str(caught.value)

@@ -42,6 +42,7 @@ def list_argument_values(findings: list[Finding], code: str, name: str) -> list[
 
 def test_rows_of_distilbert_stopped_after_different_epochs_and_ran_in_tf32() -> None:
     findings = audit_reference("distilbert_sst2")
+    # Passes of each row over the data: printed time x printed samples/s / training samples.
     assert {*list_argument_values(findings, "audit_passes_differ", "passes")} == {
         "9.5, 10.0, 3.0, 3.1"
     }
@@ -89,7 +90,7 @@ def test_target_is_judged_by_direction_of_metric(
     metric: str, value: float, rules: list[str]
 ) -> None:
     # A lower loss or error rate is better, a higher accuracy; the direction of nuv is not known.
-    figures = {"e2e_time": 1.9, "p_whole": 3531.1, metric: value, f"{metric}_target": 3.0}
+    figures = {metric: value, f"{metric}_target": 3.0}
     findings = audit([make_subject(figures, case="distilbert_sst2", metric=metric)])
     assert [finding.rule for finding in findings] == rules
 
@@ -272,7 +273,8 @@ def test_mfu_of_mixture_of_experts_excludes_dropped_tokens(
     changes: dict[str, str], mfu: float, codes: list[str]
 ) -> None:
     row_fields = {"device": "H100", "precision": "bf16", "changes": changes}
-    # 10,000 tokens/s of this model on an H100 are an MFU of 21.83% if none is dropped.
+    # 10,000 tokens/s of this model on an H100 are an MFU of 21.83% if none is dropped. The experts,
+    # 2.39 of the 3.6 billion parameters that a token uses, compute nothing for dropped tokens.
     findings = audit(
         [make_subject({"token/p/s": 10_000.0, "MFU": mfu}, model="gpt_oss_20b", **row_fields)]
     )

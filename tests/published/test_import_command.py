@@ -54,6 +54,7 @@ def test_folder_with_mixed_files_is_read(cli, tmp_path):
         '[PerfLog] {"event": "FINISHED", "value": {"case": "\\ud800"}}'
     )
     (folder / "other.json").write_text('{"a": 1}')
+    # A table of HTML, which is not read; what looks like a table of Markdown is a cell of it.
     (folder / "table.html.md").write_text("<table><tr><td>|---|</td></tr></table>")
     # Lists in quotations, 5,000 deep.
     (folder / "nested.md").write_text("> - " * 5000 + PAGE)

@@ -315,9 +315,14 @@ def shorten_blocks(event):
 @pytest.mark.parametrize(
     ("change", "codes"),
     [
+        # All counts of samples are twice what the steps took.
         (double_samples, ["log_samples_above_steps"]),
+        # Only those at the ends of blocks: the next event's count is lower.
         (double_samples_of_blocks, ["log_samples_fall", "log_samples_above_steps"]),
+        # Steps of twice the batch would have taken more samples, and the batches of the devices do
+        # not add up to it.
         (double_batch, ["log_samples_below_steps", "log_batch_and_devices"]),
+        # The ends of blocks are a minute earlier, before their starts.
         (shorten_blocks, ["log_time_falls"]),
         (halve_times, []),  # the log states its times once, so nothing contradicts them
         (lambda _: None, []),

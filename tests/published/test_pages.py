@@ -107,7 +107,7 @@ def test_headings_between_rows_apply_to_following_rows():
     assert row.changes == {"per_device_bs": "4", "sharding": '"stage2"', "tensor": "2"}
     assert row.figure("token/p/s") == 4410.0  # the result of the printed arithmetic
     assert text.reason.code == "row_is_text"
-    assert empty.reason.code == "row_is_text"
+    assert empty.reason.code == "row_is_text"  # a blank line has no figures either
 
 
 def test_unreadable_cell_is_listed_and_its_row_kept():
@@ -168,7 +168,8 @@ def test_status_in_brackets_behind_a_label_of_our_own_page_is_read(lang, status)
     [("| 9 |", 9), ("| |", 9), ("||", 9), ("| 9 | |", 9), ("|", 8), ("| 9 | 8 |", 10)],
 )
 def test_row_with_another_number_of_cells_than_headers_is_not_read(cells, num_cells):
-    # ``cells`` replace the last of the nine cells; an empty one at the end may lack its pipe.
+    # ``cells`` replace the last of the nine cells. An empty one at the end may lack its pipe, and
+    # empty ones after the ninth do not count.
     text = NINE.replace("| 13.9/40.0 |", cells)
     for page_text in (text, "> " + text.replace("\n", "\n> ")):
         row = read(page_text)[0]

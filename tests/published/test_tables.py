@@ -204,7 +204,7 @@ def test_plain_english_headers_are_read(name: str, figures: list[dict[str, float
         ("Memory length", "setting", "Memory length"), ("Mean", "unknown", "Mean"),
     ],
 )  # fmt: skip
-def test_header_gives_quantity_and_unit(header: str, role: str, name: str | None) -> None:
+def test_header_gives_role_and_name_of_its_column(header: str, role: str, name: str | None) -> None:
     column = read_header(header)
     assert column.role == role
     if name is not None:  # the name of a column that is derived from others does not matter
@@ -398,7 +398,8 @@ def test_devices_in_a_heading_are_counted(import_text) -> None:
 def test_counts_of_devices_and_machines_are_read(
     import_text, device: str, world: tuple[int, int | None]
 ) -> None:
-    # Devices, or machines whose number of devices is not known.
+    # Devices, or machines, such as ``DGX`` and ``A3``. How many devices a machine has is not read
+    # from its name.
     (row,) = import_page(import_text, f"| GPU | tokens/s |\n|---|---|\n| {device} | 900 |\n").rows
     assert (row.nnodes, row.nproc) == world
 

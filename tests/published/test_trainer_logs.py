@@ -220,7 +220,7 @@ def test_planned_step_of_one_counter_does_not_end_another(tmp_path: Path, counte
         "".join(
             f"Epoch {epoch}\n" + "step 1 tokens/s: 5\nstep 2 tokens/s: 5\n" for epoch in range(3)
         ),
-        # or nowhere.
+        # or nowhere: the steps of all epochs end at the same number, by which they are recognized.
         "".join(f"step {i}/3 tokens/s: 5\n" for _ in range(3) for i in range(1, 4)),
         "".join(f"step {i} tokens/s: 5\n" for _ in range(3) for i in range(4)),
     ],
@@ -263,7 +263,7 @@ def test_ranks_that_print_out_of_order_are_one_run(tmp_path: Path) -> None:
 def test_total_of_a_job_counts_unless_the_devices_are_given(tmp_path: Path) -> None:
     line = "avg_batch_cost: 0.5 sec, ips_total: 88000 tokens/s, ips: 11000 tokens/s\n"
     record = analyze_text(tmp_path, line * 2).record
-    # 88,000 of all and 11,000 of each: eight devices.
+    # 88,000 of all and 11,000 of each: eight devices; "mp": several.
     assert (record.FINAL_RESULT, record.gpu_num, record.run_mode) == (88000.0, 8, "mp")
     record = analyze_text(tmp_path, line * 2, gpu_num=4).record
     assert (record.FINAL_RESULT, record.gpu_num) == (44000.0, 4)  # 11,000 of each

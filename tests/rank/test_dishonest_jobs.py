@@ -185,7 +185,7 @@ def test_counts_that_contradict_each_other_fail_the_run(
 class WorksInEvaluation(ToyJob):
     """Defers its steps to ``evaluate``, so that the windows measure nothing."""
 
-    claims_updates = False
+    claims_updates = False  # a derived job sets it
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
@@ -193,7 +193,7 @@ class WorksInEvaluation(ToyJob):
         self.num_claimed_steps = 0
         self.take_honest_step = self.step
         self.step = self.put_step_off
-        if self.claims_updates:
+        if self.claims_updates:  # only ``ClaimsUpdates`` does
             # The loop asks the job for its number of weight updates; this job claims one a step.
             self.updates = lambda: self.num_claimed_steps
 

@@ -184,7 +184,7 @@ def test_window_that_an_epoch_ends_is_repeated_with_its_own_batches(
 def test_epoch_that_ends_at_a_window_start_repeats_the_next_window(
     sync_device: SyncDevice,
 ) -> None:
-    epoch = [Micro()] * 5  # all of them are in the first window
+    epoch = [Micro()] * 5  # of the first epoch, 2 are warm-up and 3 the first measured window
 
     events, _ = run_loop(sync_device, [epoch, epoch], every_windows=2)
 

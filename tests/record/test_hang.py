@@ -19,16 +19,21 @@ S = 1_000_000_000
 STEP = "mine/job.py:12 step"
 
 
-def make_rank(steps: int) -> list[dict[str, Any]]:
+def make_rank(steps: int, launched_s: int = 0) -> list[dict[str, Any]]:
     """Return a rank that reported windows of a second for each of ``steps`` steps, then nothing.
 
-    The first window begins at 2 s.
+    The first window begins two seconds after the launch, which is at ``launched_s``.
     """
+    first_window_s = launched_s + 2
     return [
-        make_event("start", S, pid=1),
+        make_event("start", (launched_s + 1) * S, pid=1),
         *(
             make_window(
-                (number + 2) * S, (number + 3) * S, first_step=number, step_ns=[S], samples=[4]
+                (first_window_s + number) * S,
+                (first_window_s + number + 1) * S,
+                first_step=number,
+                step_ns=[S],
+                samples=[4],
             )
             for number in range(steps)
         ),
@@ -121,8 +126,12 @@ def test_run_that_still_trained_is_not_a_hang(find_cause: Any, stop_s: int, code
 
 
 def test_rank_groups_of_all_nodes_are_merged(tmp_path: Path) -> None:
-    """Node 1's clock counts from another moment; the nodes saved stacks a second apart."""
-    run_dir = write_run(tmp_path / "run", [launch_event(argv=["trainmark"])], *[make_rank(3)] * 4)
+    """Node 1's clock counts from another moment; the nodes saved stacks a second apart.
+
+    All ranks are quiet from 5 s after the launch on; node 0 stops 60 s after it.
+    """
+    ranks = [make_rank(3), make_rank(3), make_rank(3, launched_s=500), make_rank(3, launched_s=500)]
+    run_dir = write_run(tmp_path / "run", [launch_event(argv=["trainmark"])], *ranks)
     node_groups = (
         make_group("0-1", "collective", call="barrier"),
         make_group("2", "collective", call="barrier"),

@@ -85,7 +85,7 @@ def test_rebuilt_record_is_equal_and_read_back(run_dir: Path) -> None:
     assert reduce.reduce(run_dir) == first
     assert record.read_record(run_dir) == record.read_record(run_dir / "record.json") == first
     assert first.passed
-    assert first.figure("train_time") == 5.0
+    assert first.figure("train_time") == 5.0  # from 6 s to 11 s
     assert first.figure("MFU") is None  # no peak of a fake CPU is known
 
 

@@ -162,7 +162,7 @@ def test_reason_of_several_launches_has_the_worst_value() -> None:
                 [message("not_steady", drift=drift), message("trust_cv", cv=0.5 - drift / 10)]
             ),
         )
-        for drift in (0.2, -0.4, 3.1, 0.3, 0.3)
+        for drift in (0.2, -0.4, 3.1, 0.3, 0.1)
     ]
     assert grade_repeats(launches).reasons == [
         message("not_steady", drift=3.1),

@@ -108,12 +108,15 @@ VALID_ENTRY = {"name": "1-toy/record.json", "bytes": 1, "sha256": "0" * 64}  # o
     ],
 )
 def test_invalid_manifest_is_refused(bundle_path: Path, manifest: dict[str, Any]) -> None:
-    items = {}
+    items: dict[str, bytes | None] = {}  # changed contents by name; None removes a file
     names = [file["name"] for file in manifest.get("files", [])]
-    if names:  # a bundle that has exactly the listed files
+    if names:  # a bundle that has exactly the listed files, and not those of its runs
         with zipfile.ZipFile(bundle_path) as zipped:
-            items = dict.fromkeys((x for x in zipped.namelist() if "/" in x), None)
-        items |= dict.fromkeys(names, b"x")
+            for name in zipped.namelist():
+                if "/" in name:  # a run's file; the bundle's own, such as the manifest, stay
+                    items[name] = None
+        for name in names:
+            items[name] = b"x"
     changed = write_changed_bundle(bundle_path, items=items, manifest=manifest)
     with pytest.raises(archive.BundleError) as refused, archive.unpack_temporarily(changed):
         pass

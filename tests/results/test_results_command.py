@@ -187,7 +187,7 @@ def test_longest_recipe_stays_readable_in_the_index(cli, runs):
     document = make_document("long")
     document["plan"]["recipe"] |= many
     write_record_file(runs / "long", document)
-    # Long values may be cut in the index, but bs can still be read.
+    # Long values may be cut in the index, but bs, which is 96 in the record, can still be read.
     assert list_run_ids(cli, "bs=96", "run_id=long") == ["long"]
 
 

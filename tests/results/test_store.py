@@ -200,7 +200,8 @@ def test_hostile_text_is_stored_as_data(tmp_path):
 
 @pytest.mark.nightly
 def test_no_acknowledged_record_is_lost_when_writers_are_killed(tmp_path):
-    acknowledged_ids = add_records_while_killing_writers(str(tmp_path), tmp_path)
+    # Acknowledged: a writer has said that the record is in the index. Records lie in the store.
+    acknowledged_ids = add_records_while_killing_writers(where=str(tmp_path), folder=tmp_path)
     index = Index(str(tmp_path))
     with index.open_connection() as connection:
         assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)

@@ -19,7 +19,10 @@ from trainmark.record import record, reduce
 
 
 def _make_windows() -> list[dict[str, Any]]:
-    """Return the window of the first epoch, all warm-up, and the two windows of the second."""
+    """Return the window of the first epoch, all warm-up, and the two windows of the second.
+
+    A step lasts ``TICK``, an eighth of a second. Half of the first window is without steps.
+    """
     four_steps = {  # of a window
         "step_ns": [TICK] * 4,
         "wait_ns": [1_000] * 4,

@@ -459,7 +459,7 @@ EVALUATION = 9
 
 def _make_windows() -> list[dict[str, Any]]:
     """Return the windows of ``rank_events``: 1 compiled, 2 warm-up and 13 measured steps."""
-    flops_per_sample = 3_528.0
+    flops_per_sample = 3_528.0  # any number
     return [
         make_window(
             6 * S,
@@ -496,7 +496,10 @@ def _make_windows() -> list[dict[str, Any]]:
 
 
 def rank_events() -> list[dict[str, Any]]:
-    """Return the events of a rank: 16 steps of 64 samples, 13 of them measured, one evaluation."""
+    """Return the events of a rank: 16 steps of 64 samples, 13 of them measured, one evaluation.
+
+    As in a real run, some time between the events belongs to none of them.
+    """
     return [
         make_event("start", S, pid=4711),
         make_span("init", S, 3 * S),

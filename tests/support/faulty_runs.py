@@ -116,7 +116,7 @@ def _wait_until_quiet(run_dir: Path) -> None:
     """Return once the run has been quiet for four times as long as its longest window.
 
     A run that reaches its time limit earlier is recorded as one that still trained, not as hung: a
-    window is reported only at its end.
+    window is reported only at its end. ``trainmark.record.cause`` waits for less than four times.
     """
     windows = [
         event for event in EventFile(run_dir / name_rank_file(0)) if event["event"] == "window"

@@ -119,10 +119,10 @@ def build_glm(recipe: Any, ranks: int) -> tuple[Any, Batch, int]:
     sequences = samples * GLM_CHOICES
     numbers = torch.arange(sequences)
     ids = torch.zeros(sequences, length, dtype=torch.long)
-    gap = torch.full((sequences,), length // 2)
+    middle = torch.full((sequences,), length // 2)
     # Ids (any), positions and block positions; for each sequence one prefix length, target row and
-    # target id.
-    inputs = (ids + 5, ids, ids.clone(), gap, numbers * length, gap)
+    # target id (any).
+    inputs = (ids + 5, ids, ids.clone(), middle, numbers * length, middle)
     batch = Batch(
         (
             SequenceTensors(inputs, numbers),

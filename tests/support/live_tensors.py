@@ -32,6 +32,7 @@ class LiveTensors(TorchDispatchMode):
                 if key not in self.sizes:
                     self.sizes[key] = storage.nbytes()
                     self.peak = max(self.peak, sum(self.sizes.values()))
-                    # Forget its size when the storage is freed.
+                    # Forget its size when the storage is freed: torch keeps the Python object of a
+                    # storage for as long as the storage exists.
                     weakref.finalize(storage, self.sizes.pop, key, None)
         return result

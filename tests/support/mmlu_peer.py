@@ -35,7 +35,7 @@ def make_subjects():
         for row, item in enumerate(generating.draw_questions(name, rows=DEV_ROWS + ITEMS, seed=7)):
             order = rng.permutation(4)
             text = item.text
-            if row % 3 == 0:  # lm-eval strips the blanks and the last line break
+            if row % 3 == 0:  # lm-eval strips both ends, but not the blank within
                 text = f"  {item.text}\nWhat is out ? \n"
             if row == DEV_ROWS + 4:  # one of the items: so long that it must be cut
                 text = " ".join([text] * 12)

@@ -324,7 +324,7 @@ def make_precision_pair_rows(rng: random.Random) -> list[PairRow]:
 
 
 def make_sweep_rows(rng: random.Random) -> list[SweepRow]:
-    """Return correct rows of a recommender on 8 to 64 devices of one kind."""
+    """Return correct rows of a model with an AUC on 8 to 64 devices of one kind."""
     device = rng.choice(DEVICES)
     rate = rng.uniform(2000, 9000)  # tokens/s of one device
     rows = []

@@ -223,7 +223,8 @@ def read_each_loss(job: Any) -> None:
 def measure_preflight_rate(fault: str) -> float | str:
     """Return the FLOP/s that preflight measures if each operation takes 30 ms.
 
-    If it refuses the device, return what its error names as the place of the fault.
+    If it refuses the device, return what its error names as the place of the fault. From 20 ms on,
+    preflight compares the device's times with the host's.
     """
     from trainmark.errors import EnvironmentFault
 

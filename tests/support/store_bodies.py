@@ -73,9 +73,12 @@ def add_records(where: str, folder: Path, name: str, count: int, written: Connec
 
 
 def add_records_while_killing_writers(where: str, folder: Path, *, writers: int = 6) -> set[str]:
-    """Let several writers add records at the same time and kill half of them at random moments.
+    """Let several writers add records at the same time; kill up to half of them at random moments.
 
     Return the names of the records that are in the index as their writers say.
+
+    Args:
+        where, folder: see ``add_records``.
     """
     random, context = Random(1), multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["support.store_bodies"])
@@ -98,7 +101,7 @@ def add_records_while_killing_writers(where: str, folder: Path, *, writers: int 
                 continue
             if kill_at and len(names) >= kill_at[0]:
                 kill_at.pop(0)
-                random.choice(processes).kill()
+                random.choice(processes).kill()  # does nothing to one that has ended
     for process in processes:
         process.join()
     assert {process.exitcode for process in processes} == {0, -signal.SIGKILL}

@@ -179,7 +179,8 @@ def test_a_damaged_checkpoint_or_one_of_another_model_is_refused(tmp_path: Path)
     with pytest.raises(DataError, match="cannot be loaded"):
         train(other, tmp_path, steps=3, begin=(place, begin))
     (shard,) = place.glob("*.distcp")
-    shard.write_bytes(shard.read_bytes()[:-20_000])
+    shard_bytes = shard.read_bytes()
+    shard.write_bytes(shard_bytes[: len(shard_bytes) // 2])
     with pytest.raises(DataError, match="cannot be loaded") as caught:
         train(tiny_llama31.new_job(), tmp_path, steps=3, begin=(place, begin))
     assert "remove this folder" in (caught.value.fix or "")

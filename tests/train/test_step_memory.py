@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -36,8 +37,6 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def widen_distilbert(folder: Path, to: Path) -> Path:
     """Copy DistilBERT's generated data, its model made larger."""
-    import shutil
-
     shutil.copytree(folder, to)
     config = to / "model" / "config.json"
     model_config = json.loads(config.read_text()) | {"dim": 128, "hidden_dim": 512, "n_layers": 3}
@@ -76,7 +75,7 @@ def widen_distilbert(folder: Path, to: Path) -> Path:
         ),
     ],
 )
-def test_real_step_needs_the_predicted_memory_or_slightly_more(
+def test_real_step_needs_the_predicted_memory_or_somewhat_more(
     root: Path,
     tmp_path: Path,
     sync_device: SyncDevice,

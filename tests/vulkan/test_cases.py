@@ -36,7 +36,7 @@ def build_job(device, generated, name, precision) -> Any:
 def test_losses_are_those_of_the_cpu(name, precision, device, processor, generated):
     reference = build_job(processor, generated, name, precision)
     job = build_job(device, generated, name, precision)
-    if name in DRAWS_WEIGHTS_ON_DEVICE:
+    if name in DRAWS_WEIGHTS_ON_DEVICE:  # with other random numbers than on the CPU
         job.stepper.model.load_state_dict(reference.stepper.model.state_dict())
     expected = tiny_jobs.list_losses(reference, processor, STEPS)
     losses = tiny_jobs.list_losses(job, device, STEPS)

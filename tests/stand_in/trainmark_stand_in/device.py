@@ -10,6 +10,7 @@ import torch
 from torch.utils import backend_registration
 
 from trainmark.devices.accelerator import Accelerator
+from trainmark.devices.rates import measure_copy_rate, measure_matmul_rate
 from trainmark.protocols import MatmulRate, MemoryUse
 from trainmark_stand_in import autocast, collectives
 from trainmark_stand_in.faults import TIMELINES
@@ -141,15 +142,11 @@ class StandInDevice(Accelerator):
         )
 
     def matmul_rate(self, precision: Precision) -> MatmulRate:
-        from trainmark.devices.rates import measure_matmul_rate
-
         rate = measure_matmul_rate(self, precision, sizes=(128, 256), clock=self.timeline.clock)
         self.device_memory.reset_peak()  # the operands are no memory of the run
         return rate
 
     def copy_bytes_per_second(self) -> float:
-        from trainmark.devices.rates import measure_copy_rate
-
         return measure_copy_rate(self, copied_bytes=1 << 20)
 
     def describe(self) -> dict[str, Any]:

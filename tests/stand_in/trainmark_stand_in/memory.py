@@ -88,7 +88,8 @@ class Memory:
 
 def view_on_device(base: Tensor, host: Tensor) -> Tensor:
     """Return a device tensor in the storage of ``base`` with everything else like ``host``."""
-    # An empty tensor at the beginning of the storage: the call below counts offsets from it.
+    # An empty tensor at the beginning of the storage, from which the call below counts offsets. The
+    # last argument is added to the offset of ``base``, which makes it 0.
     whole_storage = _with_sizes(base, (0,), (1,), -base.storage_offset())
     offset = host.storage_offset() * host.element_size()  # in bytes
     return torch.ops.inductor._alloc_from_pool(

@@ -68,8 +68,6 @@ class Operations:
             return _HOST if isinstance(value, torch.device) and value.type == NAME else value
 
         host_args, host_kwargs = map_values(enter, args), map_values(enter, kwargs)
-        if "device" in host_kwargs:
-            host_kwargs["device"] = _HOST
         self.timeline.queue()
         if _is_waiting(operation, host_args):
             self.timeline.synchronize(operation.name())

@@ -72,6 +72,7 @@ class StandIn:
         return []
 
     def open(self, local_rank: int, ranks_here: int) -> StandInDevice:
+        # Imports torch. How many ranks share the machine does not matter to a stand-in.
         from trainmark_stand_in.device import StandInDevice
 
         return StandInDevice.open(local_rank)
