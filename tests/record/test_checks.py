@@ -20,6 +20,7 @@ from trainmark.plan.plan import Plan
 from trainmark.record import findings
 from trainmark.record.broken_rules import find_broken_rule
 from trainmark.record.figures import FIGURES, compute_figures
+from trainmark.record.messages import render
 from trainmark.record.record import FigureEntry
 from trainmark.spec import message
 
@@ -278,11 +279,10 @@ def test_a_device_slower_than_its_siblings_is_doubted(
 ) -> None:
     # ``slow``: rank, its TFLOP/s, and the median of all ranks with the same device, of which it is
     # more than 5% short. Of an even number of ranks, the higher of the two middle values counts.
-    findings = [
-        finding.args
-        for finding in list_doubts(read_timeline(tmp_path, *ranks))
-        if finding.code == "slow_device"
-    ]
+    doubts = list_doubts(read_timeline(tmp_path, *ranks))
+    messages = [doubt for doubt in doubts if doubt.code == "slow_device"]
+    assert all("less than the median of all ranks" in render(x, "en") for x in messages)
+    findings = [doubt.args for doubt in messages]
     assert [(args["rank"], args["tflops"], args["others_tflops"]) for args in findings] == slow
     assert [args["share"] for args in findings] == [1 - rate / median for _, rate, median in slow]
     assert all(args["device"] == "X1" for args in findings)
