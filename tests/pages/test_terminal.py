@@ -103,6 +103,14 @@ def test_table_cells_wrap_at_blanks_if_that_suffices():
     assert {"用例", "机器", "do_not_quote", "*f3c135/r2", "Processor"} <= set(text.split())
 
 
+def test_path_is_shortened_if_chinese_cells_make_the_row_too_wide():
+    """The cells have 5 + 39 characters, but take 10 + 39 columns, with three between them."""
+    row = ["基准测试一", "runs/20261126T155330Z-distilbert-f3c135"]
+    listed = Listing(total=1, columns=["case", "path"], units=["", ""], rows=[row])
+    assert "*f3c135" in build_listing_table(listed, "zh", width=50).split()
+    assert row[1] in build_listing_table(listed, "zh", width=52).split()
+
+
 def test_unverified_run_is_marked_beside_its_trust_within_80_columns():
     heads = ["case", "device", "world", "precision", "status", "trust", "verification", "p_core"]
     row = ["distilbert_sst2", "A100-SXM4-40GB", "2x8", "bf16", "passed", "do_not_quote"]

@@ -20,6 +20,7 @@ from trainmark.pages.texts import (
     term,
     translate,
 )
+from trainmark.pages.wrapping import measure_width
 from trainmark.plan.recipes import format_setting
 from trainmark.recipe import SHORT_NAMES
 from trainmark.record.messages import render
@@ -143,8 +144,9 @@ def build_listing_table(
         for key, values in values_by_key.items()
     }
     rows = zip(*columns.values(), strict=True)
-    # The table has three spaces between the cells of a row.
-    if any(len("   ".join(row)) > width for row in rows):
+    # The table has three spaces between the cells of a row. ``has_room`` below asks for less: it
+    # lets cells be folded between words.
+    if any(measure_width("   ".join(row)) > width for row in rows):
         for key, texts in columns.items():
             # Group 1: the six letters at the end of the run's folder, and the repeat, `fa3c1e/r1`.
             columns[key] = [_LAUNCH_PATH.sub(r"*\1", text) for text in texts]
