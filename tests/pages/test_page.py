@@ -814,8 +814,10 @@ def test_several_launches_share_a_page_with_their_median():
     assert "excluded from every figure: third (out of memory)" in text
     # The geometric mean of the two that passed: 457.2 and 500.
     assert "- Training speed: 478 samples/s (457 – 500 (range), 2 launches)\n" in text
+    html = to_page_html(*launches)
+    assert "Figures are geometric means over 2 launches;" in html  # the failed one has none
     # Ids of the launches' parts do not collide.
-    ids = Reader(to_page_html(*launches)).list_attributes("id")
+    ids = Reader(html).list_attributes("id")
     assert len(ids) == len(set(ids))
 
 

@@ -67,8 +67,8 @@ def chart_curves(record: Record) -> Block | None:
     return Columns(charts) if charts else None
 
 
-def chart_telemetry(record: Record) -> Section:
-    """Return devices and hosts over time."""
+def build_telemetry(record: Record) -> Section:
+    """Return a section with charts of what was read of devices and hosts over time."""
     return build_folded_section("time", *chart_over_time(record), note=phrase("time.note"))
 
 
@@ -396,6 +396,7 @@ def _chart_overlay(
         if chart.table:
             table_rows += [(side, *row) for row in chart.table.rows]
         descriptions.append(join((side, chart.description), "colon"))
+    # After the side, the columns of each curve's own table, as `_summarize_stretches` makes it.
     columns = translate_headings("compare.side", "chart.step", "least", "median", "greatest")
     return Chart(
         name,

@@ -154,9 +154,11 @@ def _build_sections(
         ),
         _build_repeats(records),
         figures.build_ranks(record),
-        charts.chart_telemetry(record),
+        charts.build_telemetry(record),
         figures.build_figures(
-            repeats.average_figures(records), tiles.describe_cost(records, price), len(records)
+            repeats.average_figures(records),
+            tiles.describe_cost(records, price),
+            launches=len(repeats.select_passed(records)),  # only these are averaged
         ),
         figures.build_evaluations(record, address),
         figures.build_printed_speeds(record),
@@ -230,7 +232,8 @@ def build_documents(
         # None: the page mentions no comparison. An empty list: it says that there is none.
         same_case = None
         if comparisons is not None:
-            # A row that names neither case nor model has no key "case": it may be of this one.
+            # A record always has the key "case". A published row that names neither case nor model
+            # has none: it may be of this case.
             same_case = [
                 x for x in comparisons if describe_printed_work(x).get("case", case) == case
             ]
