@@ -26,6 +26,7 @@ from trainmark.pages.tiles import Price
 from trainmark.plan.witness import StepWork, Witness, WitnessSpec
 from trainmark.published.importers.reference_rows import read_published
 from trainmark.record.record import Cause, Record, Trust
+from trainmark.record.trust import grade_reasons
 from trainmark.record.work import find_row_differences
 from trainmark.spec import PageSpec, Shown, TableSpec, Text, message
 
@@ -188,6 +189,14 @@ def test_first_screen_shows_speed_and_rating_and_limit():
     )
     assert "No comparable result. Closest: 2 x NVIDIA A100" in first_screen
     assert "case: distilbert_sst2 in this run, toy in the other result" in first_screen
+
+
+def test_run_that_its_evidence_contradicts_is_not_compared():
+    trust = grade_reasons([message("evidence_altered", file="plan.json")])
+    refuted = make_record(run_id="refuted", trust=trust)
+    text = " ".join(read_visible(page.build_document([make_record()], [refuted]))[0])
+    assert "the other runs of this case did not pass, or contradict their evidence" in text
+    assert "your run" not in text  # words of the bar that a comparable run has
 
 
 def test_difference_of_two_long_texts_is_shown_where_they_differ():

@@ -21,7 +21,6 @@ from trainmark.pages.texts import (
     has_cards,
     join,
     name_speed_figure,
-    or_none,
     phrase,
     term,
 )
@@ -168,8 +167,9 @@ def list_minor_limits(record: Record) -> list[Paragraph]:
     the arithmetic behind it: how a value compares with its threshold, ``12.0% > 5%``. The costliest
     limit stands elsewhere on the page.
     """
+    # A tuple is one phrase of several parts.
     return [
-        Paragraph((limit.advice, " ", f"({limit.arithmetic})")) for limit in find_limits(record)[1:]
+        Paragraph((limit.advice, f" ({limit.arithmetic})")) for limit in find_limits(record)[1:]
     ]
 
 
@@ -289,7 +289,9 @@ def _collect_throttled_shares(record: Record, interval: IntervalName) -> dict[in
         The share by the number of the first rank that uses the device. A device whose clocks were
         never lowered is left out.
     """
-    shares = find_throttling_shares(record.telemetry, interval)  # by rank, then by reason
+    # By the first rank of each throttled device, then by reason. Each has a reason: a device whose
+    # clocks were never lowered is not in it.
+    shares = find_throttling_shares(record.telemetry, interval)
     # Several reasons may apply at once, so their shares cannot be added.
     return {rank: max(reasons.values()) for rank, reasons in shares.items()}
 
@@ -344,7 +346,8 @@ def _compare_work(record: Record, other: Result) -> dict[str, tuple[object, obje
     Args:
         other: another record, or a row that others published.
     """
-    if isinstance(other, Row):  # it states only a part of its work, and only this is compared
+    # A row states only a part of its work. Only this is compared, without the devices.
+    if isinstance(other, Row):
         return find_row_differences(record, other)
     ours = describe_work(record)
     theirs = describe_work(other)
@@ -371,11 +374,12 @@ def compare_speed(
     launches = [record for record in records if record.passed and not is_refuted(record.trust)]
     if not launches:
         return None
-    # Each of them is a list: all launches of one work, or a single published row.
+    # Each of them is a list: all launches of one work that count, or a single published row.
     candidates = _group_comparisons(records, comparisons)
     if not candidates:
         ids = {record.run_id for record in records}
-        # Passed launches would be candidates, so each launch of another run did not pass.
+        # Launches that passed and are not refuted would be candidates. So each launch of another
+        # run, if there is any, did not pass, or is refuted.
         has_failed = any(isinstance(x, Record) and x.run_id not in ids for x in comparisons)
         # With a witness, the run is of a user's own program and not of a case.
         key = "nothing" if launches[0].plan.witness is None else "program_nothing"
@@ -427,10 +431,10 @@ def compare_with_bound(records: Sequence[Record], candidates: Sequence[Result]) 
     if not launches:
         return None
     work = describe_work(launches[0])  # what must be equal for launches to be comparable, by key
-    # Each group is either the passed launches of one other work, or a single published row.
+    # Each group is either launches of one other work, which passed and are not refuted, or a single
+    # published row.
     for results in _group_comparisons(records, candidates):
-        # Published rows are not compared here.
-        others = [x for x in results if isinstance(x, Record) and not is_refuted(x.trust)]
+        others = [x for x in results if isinstance(x, Record)]  # rows are not compared here
         if not others or not _differ_in_balance(work, describe_work(others[0])):
             continue
         # `work[_BOUND]` tells whether the launches are the bound.
@@ -470,9 +474,10 @@ def _differ_in_balance(work: dict[str, Any], other: dict[str, Any]) -> bool:
 def _group_comparisons(
     records: Sequence[Record], comparisons: Sequence[Result]
 ) -> list[Sequence[Result]]:
-    """Return the passed results, grouped: launches of the same work, and each published row alone.
+    """Return the results that count, grouped: launches of one work, and each published row alone.
 
-    A row has passed if its publisher notes no failure (``failure`` is None).
+    A launch counts if it passed and is not refuted: a refuted record contradicts its own events. A
+    row counts if its publisher notes no failure (``failure`` is None).
 
     Args:
         records: the launches that the page shows, which are left out.
@@ -483,7 +488,8 @@ def _group_comparisons(
     rows = []
     for result in comparisons:
         if isinstance(result, Record):
-            if result.passed and result.run_id not in ids:
+            counts = result.passed and not is_refuted(result.trust)
+            if counts and result.run_id not in ids:
                 launches.append(result)
         elif result.failure is None:
             rows.append([result])
@@ -528,7 +534,7 @@ def _format_work_value(value: object) -> Phrase:
     if isinstance(value, int):
         return cells.format_integer(value)
     if not value:
-        return or_none(None)  # the word
+        return phrase("fact.none")  # the word "none"
     # The origin of the data, such as "generated", is translated; any other value has no translation
     # and is shown as it is.
     return term("origin", str(value))
@@ -551,7 +557,7 @@ def _build_speed_bars(
     """
     highest_speed = max(speed, others[0][0])  # its bar has the whole width
     unit = launches[0].figures[figure].unit
-    grades = {str(get_trust(launches).grade)}  # grades of trust of all that the bars show
+    grades: set[str] = {get_trust(launches).grade}  # grades of trust of all that the bars show
     shown = f"{cells.format_rate(speed)} {unit}"
     own_bar = Bar(
         phrase("against.this"),

@@ -219,10 +219,10 @@ def build_published(record: Record) -> Section | None:
     recipe = record.plan.recipe_name
     warning = None
     if record.plan.data.origin == "generated":  # published runs used the real data set
-        warning = Paragraph(phrase("reference.other", recipes=recipe), "warn")
+        warning = Paragraph(phrase("reference.other", recipe=recipe), "warn")
     elif not recipe.startswith(("standard", "published")):
         # Unlike published runs, other recipes such as `throughput-1x1` do not train to the target.
-        warning = Paragraph(phrase("reference.unlike", recipes=recipe), "warn")
+        warning = Paragraph(phrase("reference.unlike", recipe=recipe), "warn")
     return build_folded_section(
         "references",
         build_reference_table(references),
@@ -317,10 +317,10 @@ def _build_hang_table(groups: Sequence[HangGroup]) -> Table:
 def build_run_facts(record: Record) -> Section:
     """Return what was trained and by which rules, and the tables that only this case has.
 
-    A value that is None is not shown.
+    A fact whose value is None is not shown. Precision flags that are not known are shown as "none".
     """
     plan = record.plan
-    job = record.environment.get("job") or {}  # what the job reported of itself
+    job = record.environment.get("job") or {}  # what the job reported of itself; None: nothing
     about = plan.about  # facts of the case
     # Both are changes to fields of the recipe ``compared_with``: ``fix_hp`` has the ones that the
     # closed rules allow, ``extra`` all others.
@@ -328,7 +328,7 @@ def build_run_facts(record: Record) -> Section:
     # Split into single fields, which are joined below by the separator of the page's language.
     recipe_fields = _FIELD_SEPARATOR.split(format_fix_hp(_list_recipe_fields(record)))
     # Whether each of PyTorch's attention kernels may run. Those that did run in the first step are
-    # in ``attention``, as text.
+    # in ``attention``, as text. A record has no such key if the ranks reported no kernels.
     attention_flags = record.environment.get("attention_flags", {})
     attention_kernels = [name for name, is_allowed in attention_flags.items() if is_allowed]
     facts: dict[str, Phrase] = {
@@ -473,7 +473,8 @@ def _read_value(source: Mapping[str, Any], path: str, form: str) -> Phrase:
 def build_environment(record: Record) -> Section:
     """Return hardware and software; of several nodes, those of the first.
 
-    A fact whose value is None is left out.
+    A fact whose value is None is left out. Environment variables that are not known are shown as
+    "none".
     """
     env = record.environment
     host_bytes = env.get("memory_total_bytes")
