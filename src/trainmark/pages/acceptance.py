@@ -277,6 +277,7 @@ def _build_member_grid(result: AcceptanceResult) -> Strip:
     """
     row = tuple((_TONES[member.decision], _describe_member(member)) for member in result.members)
     counts = Counter(member.decision for member in result.members)
+    # Each tuple is one phrase of two parts, the verdict and how many members have it.
     counts_in_words = (
         (term("accept_decision", decision), f" {count}") for decision, count in counts.items()
     )

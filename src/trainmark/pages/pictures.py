@@ -88,7 +88,8 @@ def _build_standalone_spec(chart: Chart, lang: str) -> str:
 
     On a page, colours are variables of its style sheet; a picture by itself has no style sheet.
     """
-    # The pattern's groups are a colour's name and its value.
+    # The pattern's groups are a colour's name and its value on a light page. The style sheet
+    # defines each colour once, with its values on a light and on a dark page.
     colours: dict[str, str] = dict(_COLOUR.findall(read_shipped_file("base.css")))
     spec: dict[str, Any] = complete_spec(chart, lang, with_title=True)
     spec["background"] = "var(--paper)"

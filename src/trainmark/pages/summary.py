@@ -49,10 +49,10 @@ if TYPE_CHECKING:
 def build_title(record: Record) -> Phrase:
     """Return the work, the devices with their memory, the precision and the number of nodes.
 
-    If the model has another size than the case's standard model, the title has its size, because
-    speeds of models of different sizes cannot be compared. The title also says if the run is of a
-    user's own program, or has open rules: it changed settings of the case that may not be changed
-    under the closed rules.
+    If the model has another size than the case's standard model, or the case states no standard
+    size, the title has its size, because speeds of models of different sizes cannot be compared.
+    The title also says if the run is of a user's own program, or has open rules: it changed
+    settings of the case that may not be changed under the closed rules.
     """
     plan = record.plan
     title: Phrase = plan.about.title
@@ -208,14 +208,14 @@ def describe_key_figures(records: Sequence[Record]) -> Phrase:
         parts.append(f"e2e_time {cells.format_duration(means['e2e_time'])}")
     # A case may report tokens without counting its work in them; then samples are its speed.
     if "token/p/s" in means and name_speed_figure(records[0]) == "token/p/s":
-        parts.append(("token/p/s ", cells.format_rate(means["token/p/s"]), " tokens/s"))
+        parts.append(f"token/p/s {cells.format_rate(means['token/p/s'])} tokens/s")
     rates = [
         f"{name} {cells.format_rate(means[name])}"
         for name in ("p_whole", "p_train", "p_core")
         if name in means
     ]
     if rates:
-        parts.append((", ".join(rates), " samples/s"))
+        parts.append(f"{', '.join(rates)} samples/s")
     if "MFU" in means:
         parts.append(f"MFU {means['MFU']:.1f}%")
     for spec in specs_of_case:

@@ -45,9 +45,9 @@ class _Cell:
 def build_tables(rows: Rows, width: int) -> list[Table]:
     """Return rows as one table, or as several if its words do not fit into ``width`` columns.
 
-    A table of one or two rows is then turned: its columns become rows. A longer one is split into
-    tables that each begin with the first column. A word is cut only if it does not fit into a table
-    of two columns.
+    A table of one or two rows and more than three columns is then turned: its columns become rows.
+    Any other is split into tables that each begin with the first column. A word is cut only if it
+    does not fit into a table of two columns.
 
     Args:
         rows: texts of the cells; the first row has the headers.
@@ -58,7 +58,8 @@ def build_tables(rows: Rows, width: int) -> list[Table]:
     num_columns = len(rows[0])
     if num_columns < 3:  # neither turning nor splitting would make it narrower
         return [_build_table(rows, keep_words=False)]
-    # A turned table has as many columns as the table has rows, with the headers: at most three.
+    # A turned table has as many columns as the table has rows, with the headers: at most three. So
+    # it has fewer columns, and is not turned again. A table of three columns is split instead.
     if len(rows) <= 3 < num_columns:
         return build_tables([*zip(*rows, strict=True)], width)
     return _split_table(rows, width)

@@ -83,7 +83,7 @@ def build_figures(record: Record, cost: Tile | None = None, launches: int = 1) -
             of the run's time, are those of ``record`` alone.
     """
     rows: list[list[Phrase]] = []
-    unmeasured: list[tuple[Phrase, Phrase]] = []  # name and reason of each
+    unmeasured: list[tuple[Phrase, Phrase]] = []  # name and reason of each; "" without a reason
     # The declarations of the figures: `about.page` has those that only this case has.
     specs = record_figures.list_specs(record.plan.about.page)
     for name, entry in record.figures.items():
@@ -365,6 +365,7 @@ def build_findings(records: Sequence[Record], typical_launch: Record) -> Section
         for finding in finding_by_code.values()
     ]
     blocks += limits.list_minor_limits(typical_launch)
+    # The anchor of the section, to which links may point; its heading is "Findings".
     return build_folded_section("trust", *blocks, gist=str(len(blocks)))
 
 

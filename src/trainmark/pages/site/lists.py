@@ -254,7 +254,7 @@ def _build_row(run: Run, links: Links, settings: Mapping[str, Any]) -> dict[str,
     # What is the same in all launches of the run is taken from the first.
     first_launch = run[0]
     word, badge, tone = _choose_badge(run)  # the tone colours the badge
-    run_id = _RUN_ID.fullmatch(first_launch["run_id"])
+    own_id = _RUN_ID.fullmatch(first_launch["run_id"])  # None: Trainmark did not make the run id
     return {
         "cells": _build_row_cells(run, settings),
         "word": word,  # what became of the run; the page filters and sorts by it
@@ -266,7 +266,7 @@ def _build_row(run: Run, links: Links, settings: Mapping[str, Any]) -> dict[str,
         # something only of other values.
         "verification": find_worst_verification(x["verification"] or "verified" for x in run),
         # Of a run id that Trainmark made, its six letters; any other run id in full.
-        "short_id": run_id[1] if run_id else first_launch["run_id"],
+        "short_id": own_id[1] if own_id else first_launch["run_id"],
         "values": _collect_filter_values(run, word, settings),  # for the filter
         # An imported row has no page.
         "address": "" if word == IMPORTED else links.get_run_address(first_launch["run_id"]),
@@ -521,7 +521,7 @@ def _group_by_work(launches: list[Launch]) -> dict[str, list[Launch]]:
     return named_works
 
 
-def _describe_work(launch: Launch, names: Sequence[str] = _WORK_KEYS) -> list[str]:
+def _describe_work(launch: Launch, names: Sequence[str]) -> list[str]:
     """Return the values of some keys of the work as words; of ``world``, the ranks, as ``x8``."""
     return [f"x{launch[name]}" if name == "world" else str(launch[name]) for name in names]
 
@@ -559,7 +559,9 @@ def _build_bars(works: dict[str, list[Launch]]) -> tuple[Block, ...]:
                     shown=shown,
                 )
             )
-        title = phrase("site.same_work", what=" · ".join(_describe_work(device_launches[0][0])))
+        # The title names recipe, precision and number of ranks.
+        work = " · ".join(_describe_work(device_launches[0][0], _WORK_KEYS))
+        title = phrase("site.same_work", what=work)
         blocks.append(Bars(title, tuple(bars)))
     return tuple(blocks)
 
