@@ -397,6 +397,7 @@ def measure(
         device: torch's type of the devices; others than ``cpu`` are those of the vendor ``fake``.
         recipe: changed fields of the recipe.
     """
+    # Imported here, because they take half a second, and most users of this module do without them.
     from trainmark.plan.plan import Plan
     from trainmark.record.measurement import Measurement
 

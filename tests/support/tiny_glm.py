@@ -130,7 +130,7 @@ def new_job(
 
     Args:
         train, validation: examples; None: those of ``DrawnExamples``, with up to 5 candidates of a
-            sample in training and up to 23 in validation.
+            sample in training and up to 23 in validation, more than fit into a forward pass.
         changes: of fields of the recipe.
     """
     context = JobContext(

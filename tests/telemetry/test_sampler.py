@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 import threading
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -198,8 +199,6 @@ def sample_run(run_dir: Path, stopped: Sequence[bool]) -> list[dict[str, Any]]:
     Args:
         stopped: for each tick, whether the sampler was told to stop before the next one.
     """
-    import time
-
     log_of_run = SampleLog(EventWriter(run_dir / "telemetry.jsonl", time.perf_counter_ns))
     answers = iter(stopped)
     sampler.sample(run_dir, log_of_run, lambda _: next(answers))
