@@ -36,7 +36,10 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def widen_distilbert(folder: Path, to: Path) -> Path:
-    """Copy DistilBERT's generated data, its model made larger."""
+    """Copy DistilBERT's generated data, its model made larger.
+
+    In bf16, what the prediction leaves out is more than 15% of a step of the smaller model.
+    """
     shutil.copytree(folder, to)
     config = to / "model" / "config.json"
     model_config = json.loads(config.read_text()) | {"dim": 128, "hidden_dim": 512, "n_layers": 3}
@@ -48,7 +51,8 @@ def widen_distilbert(folder: Path, to: Path) -> Path:
 @pytest.mark.parametrize(
     ("case", "fields", "min_share"),
     [
-        # ``min_share``: the part of the measured peak that the prediction reaches at least.
+        # ``min_share``: the part of the measured peak that the prediction reaches at least, a little
+        # less than what was measured (0.75 to 1.0).
         ("gpt_megatron", {"kernels": "library"}, 0.98),
         ("gpt_megatron", GPT | {"kernels": "library"}, 0.98),
         ("gpt_megatron", GPT | {"kernels": "library", "precision": "bf16"}, 0.92),
