@@ -87,14 +87,19 @@ class GroupScenario:
 GROUP_SCENARIOS = (
     GroupScenario("no fault", GroupFault()),
     GroupScenario(
-        "8 nodes behind a switch that is 10% slower, all in the same half of the sorted nodes",
+        "8 nodes behind a switch that is 10% slower, "
+        "all in the same half of the list of nodes sorted by name",
         GroupFault(switches=(tuple(range(8, 16)),)),
     ),
     GroupScenario(
-        "8 nodes behind a switch that is 10% slower, in both halves of the sorted nodes",
+        "8 nodes behind a switch that is 10% slower, "
+        "in both halves of the list of nodes sorted by name",
         GroupFault(switches=(tuple(range(28, 36)),)),
     ),
-    GroupScenario("every set of three or more nodes is 7% slower", GroupFault(growth=0.07)),
+    GroupScenario(
+        "any training run on three or more nodes is 7% slower than predicted",
+        GroupFault(growth=0.07),
+    ),
 )
 
 

@@ -230,8 +230,9 @@ def check_scaling(subjects: AuditSubjects) -> Hits:
                 world_size=subject.world_size,
                 # `fewer` and `fewer_rate` are those of the other row, even if it has more devices.
                 fewer=other.world_size,
-                rate=rate,
-                fewer_rate=other_rate,
+                # Six digits, but never with an exponent.
+                rate=float(f"{rate:.6g}"),
+                fewer_rate=float(f"{other_rate:.6g}"),
                 share=rate / other_rate,
             )
             yield subject, conflict
