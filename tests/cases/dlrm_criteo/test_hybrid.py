@@ -81,6 +81,7 @@ def test_distributed_tables_train_as_on_one_rank(
         assert sum(item["losses"][step] for item in rank_results) == pytest.approx(
             loss, rel=tolerance
         )
+        # Logits differ by more: with bfloat16 by up to 0.022 on a CPU.
         logits = torch.cat([item["logits"][step] for item in rank_results])
         torch.testing.assert_close(logits, single_rank["logits"][step], rtol=0, atol=5 * tolerance)
     tables = join_tables(rank_results)
