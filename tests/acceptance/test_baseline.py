@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
+from support.fakes import GOLDEN
 from trainmark.acceptance.acceptance import conclude, prepare_acceptance
 from trainmark.acceptance.baseline import (
     Baselines,
     BaselineTime,
+    compute_baselines_of_runs,
     load_baselines,
     read_baselines_of_acceptance,
 )
@@ -22,6 +24,9 @@ from trainmark.acceptance.request import AcceptRequest
 from trainmark.acceptance.tasks import RankResult
 from trainmark.api import plan_acceptance
 from trainmark.errors import UsageError
+from trainmark.record.record import Record
+from trainmark.record.trust import grade_reasons
+from trainmark.spec import message
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -153,6 +158,18 @@ def test_baseline_is_the_median_of_passed_devices(earlier_acceptance: Path) -> N
     assert baselines.find("devices", PRODUCT, "step") == Baseline(seconds=0.1, count=count)
     # The earlier acceptance measured devices alone, but not the whole node.
     assert baselines.find("nodes", PRODUCT, "step") is None
+
+
+def test_baseline_of_runs_leaves_out_runs_that_their_events_contradict() -> None:
+    run = Record.model_validate_json((GOLDEN / "record_toy.json").read_bytes())
+    refuted = run.model_copy(
+        update={"trust": grade_reasons([message("evidence_altered", file="plan.json")])}
+    )
+    # A run on the only device of its node stands for both phases.
+    times = compute_baselines_of_runs([run, refuted], [run.plan], "runs").times
+    assert [(time.phase, time.count) for time in times] == [("devices", 1), ("nodes", 1)]
+    with pytest.raises(UsageError, match="no device or node that passed has a step time"):
+        compute_baselines_of_runs([refuted], [run.plan], "runs")
 
 
 def test_baseline_of_other_work_is_refused_before_the_folder_is_made(

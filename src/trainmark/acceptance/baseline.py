@@ -19,6 +19,7 @@ from trainmark.acceptance.verdicts import collect_times
 from trainmark.documents import Frozen, write_atomically
 from trainmark.errors import UsageError
 from trainmark.plan.plan import UNCHECKED, Plan
+from trainmark.record.trust import is_refuted
 from trainmark.record.work import describe_planned_work, describe_work
 
 if TYPE_CHECKING:
@@ -210,13 +211,17 @@ def compute_baselines_of_runs(
         source: of the baseline, as the user named it.
 
     Raises:
-        UsageError: a run did other work, or none passed.
+        UsageError: a run did other work, or none passed on one node with a record that its events
+            do not contradict.
     """
     # Step times of the runs, by phase and product.
     seconds: dict[tuple[AlonePhase, str], list[float]] = defaultdict(list)
     for record in records:
         step_s = record.figure("step_time_p50")
-        if not record.passed or step_s is None or record.plan.nnodes > 1:
+        if step_s is None or record.plan.nnodes > 1:
+            continue
+        # A refuted record contradicts its own events, so its time proves nothing.
+        if not record.passed or is_refuted(record.trust):
             continue
         _refuse_other_work(record.plan, plans, source)
         # One text, with the name of each product once. The text of a run on several products is no
