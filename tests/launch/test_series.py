@@ -383,7 +383,7 @@ def test_folder_of_a_single_run_is_refused_for_a_plan(
     launcher.launched.clear()
     (tmp_path / "runs/plan").mkdir(parents=True)
     single.save(tmp_path / "runs/plan")
-    with pytest.raises(EnvironmentFault, match="the folder contains a single run"):
+    with pytest.raises(EnvironmentFault, match="started without a plan file"):
         run_plan_text(PLAN_OF_A_AND_B)
     assert [path.name for path in (tmp_path / "runs/plan").iterdir()] == ["plan.json"]
     assert launcher.launched == []

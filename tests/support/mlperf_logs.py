@@ -38,8 +38,9 @@ DISCLOSURE: dict[str, Any] = {
 def write_log(folder: Path, case: Case) -> str:
     """Write a run of the case's published recipe on one node; return its log."""
     plan = json.loads((GOLDEN / "plan_toy.json").read_text(encoding="utf-8"))
-    # 16 micro-batches of 2 samples, so that a step of two ranks has 64 samples, as the steps of the
-    # run have. MLCommons' checker requires 1024 samples of an evaluation.
+    # A published recipe, whose name does not matter here: the run has two ranks. 16 micro-batches
+    # of 2 samples make the 64 samples that its steps have. MLCommons' checker requires 1024 samples
+    # of an evaluation. The plan's best quality is that of the toy's data, not of this case's.
     recipe = replace(case.recipes["standard-1x8"], grad_accum_steps=16)
     run = write_two_ranks(
         folder,

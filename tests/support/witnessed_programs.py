@@ -52,7 +52,7 @@ def measure(
     return read_checked_record(folder / "run")
 
 
-def list_lasting_codes(record: Record) -> set[str]:
+def list_grave_finding_codes(record: Record) -> set[str]:
     """Return the codes of a record's findings that lower its trust for good."""
     from trainmark.record.witnessed import GRAVE_CODES
 

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from support.witnessed_programs import WORK, list_lasting_codes, measure
+from support.witnessed_programs import WORK, list_grave_finding_codes, measure
 from trainmark.errors import EnvironmentFault, UsageError
 
 WORK = WORK.replace("warmup_steps = 5", "warmup_steps = 3")
@@ -32,7 +32,11 @@ def test_program_that_cannot_be_measured_fails_with_its_reason(tmp_path, kind, c
 def test_program_that_ends_in_an_unusual_way_is_measured_in_full(tmp_path, kind):
     # ``forks``: a child process trains; ``os_exit``: the program ends without Python's own cleanup.
     record = measure(tmp_path, "bad.py", kind, work=WORK)
-    assert (record.status, record.counts.steps, list_lasting_codes(record)) == ("passed", 20, set())
+    assert (record.status, record.counts.steps, list_grave_finding_codes(record)) == (
+        "passed",
+        20,
+        set(),
+    )
 
 
 @pytest.mark.parametrize("starter", [(), ("-m", "torch.distributed.run", "--nproc-per-node=1")])

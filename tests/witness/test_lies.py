@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from support.witnessed_programs import list_lasting_codes, measure
+from support.witnessed_programs import list_grave_finding_codes, measure
 
 WORK = """
 name = "text"
@@ -58,7 +58,7 @@ def list_suspicions(record):
         reasons = {reason.code for reason in record.trust.reasons}
     return (
         reasons
-        | list_lasting_codes(record)
+        | list_grave_finding_codes(record)
         | ({finding.code for finding in record.findings} & PRINTED)
     )
 

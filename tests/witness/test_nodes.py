@@ -9,7 +9,7 @@ import pytest
 
 from support.here_launcher import Here
 from support.real_runs import read_checked_record
-from support.witnessed_programs import PROGRAMS, WORK, list_lasting_codes
+from support.witnessed_programs import PROGRAMS, WORK, list_grave_finding_codes
 from trainmark.launch import launchers, submission
 from trainmark.launch.cluster import Cluster
 from trainmark.launch.processes import StopRequest
@@ -62,7 +62,7 @@ def _measure_nodes(tmp_path, monkeypatch):
 @pytest.mark.parametrize("command", [PYTHON, TORCHRUN], ids=["each_rank", "torchrun"])
 def test_ranks_of_two_nodes_are_measured(tmp_path, measure_nodes, command):
     record = measure_nodes(command)
-    assert (record.status, list_lasting_codes(record)) == ("passed", set())
+    assert (record.status, list_grave_finding_codes(record)) == ("passed", set())
     assert (record.plan.nnodes, [rank.steps for rank in record.ranks]) == (2, [20, 20])
     assert [rank.counts.samples for rank in record.ranks] == [80, 80]  # 20 steps of 4
     outputs = [(tmp_path / "run" / f"log.node{node}.txt").read_text() for node in range(2)]

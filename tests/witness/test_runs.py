@@ -8,14 +8,14 @@ import sys
 
 import pytest
 
-from support.witnessed_programs import PROGRAMS, WORK, list_lasting_codes, measure
+from support.witnessed_programs import PROGRAMS, WORK, list_grave_finding_codes, measure
 from trainmark.record.advice import advise
 
 
 def test_plain_loop_is_measured_in_full(tmp_path):
     work = WORK.replace("samples = 8", "samples = 16")
     record = measure(tmp_path, "plain.py", "--steps", "30", "--accumulate", "2", work=work)
-    assert (record.status, record.verification, list_lasting_codes(record)) == (
+    assert (record.status, record.verification, list_grave_finding_codes(record)) == (
         "passed",
         "unverified",
         set(),
@@ -39,7 +39,7 @@ def test_batch_that_contradicts_the_file_is_found(tmp_path):
     # The program's batches have 8 samples.
     work = WORK.replace("samples = 8", "samples = 16")
     record = measure(tmp_path, "plain.py", "--steps", "20", work=work)
-    assert list_lasting_codes(record) == {"witness_batch"}
+    assert list_grave_finding_codes(record) == {"witness_batch"}
     finding = next(x for x in record.findings if x.code == "witness_batch")
     # ``share``: the stated number over the seen one.
     assert finding.args == {"stated": 16, "seen": 8, "share": 2}
@@ -47,10 +47,11 @@ def test_batch_that_contradicts_the_file_is_found(tmp_path):
 
 
 def test_batches_are_counted_as_the_file_declares(tmp_path):
-    # Dimension 0 of each batch counts its samples; the file does not say how many a step has.
+    # Dimension 0 of each batch counts its samples; the file does not say how many a step has. The
+    # program's batches have 8 samples, and a step has 3 batches.
     work = WORK.replace("[step]\nsamples = 8", "[batch]\nsamples = 0")
     record = measure(tmp_path, "plain.py", "--steps", "20", "--accumulate", "3", work=work)
-    assert (record.status, list_lasting_codes(record)) == ("passed", set())
+    assert (record.status, list_grave_finding_codes(record)) == ("passed", set())
     assert (record.counts.samples, record.counts.steps) == (20 * 3 * 8, 20)
 
 
@@ -134,7 +135,7 @@ def test_ranks_are_measured_with_any_launcher(tmp_path, launcher):
         args = (sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2")
         fields = {}
     record = measure(tmp_path, "ddp.py", launcher=args, **fields)
-    assert (record.status, list_lasting_codes(record)) == ("passed", set())
+    assert (record.status, list_grave_finding_codes(record)) == ("passed", set())
     assert record.plan.world_size == 2
     assert [rank.steps for rank in record.ranks] == [20, 20]
     assert [rank.counts.samples for rank in record.ranks] == [80, 80]  # 4 a step

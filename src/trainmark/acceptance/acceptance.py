@@ -72,13 +72,13 @@ def plan_acceptance(
     # names it.
     if request.phases is not None and "groups" in request.chosen_phases:
         raise UsageError(
-            "the groups phase cannot run on one machine",
+            "the groups phase cannot run on a single node",
             where="--phases",
             rule=(
-                "the groups phase compares nodes; the nodes phase already trains on all devices "
-                "of one node together"
+                "the groups phase compares several nodes; the nodes phase already measures all "
+                "devices of a single node together"
             ),
-            fix="remove groups from --phases, or add --launcher",
+            fix="remove groups from --phases, or add --launcher for several nodes",
         )
     vendor = devices.choose_vendor(request.device)
     nproc = request.nproc or vendor.count()

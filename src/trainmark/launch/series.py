@@ -276,10 +276,10 @@ def check_entries(file: PlanFile, *, dry_run: bool = False) -> list[SeriesEntry]
     """
     if (file.out / PLAN_FILE).exists():
         raise EnvironmentFault(
-            "the folder contains a single run",
+            "the folder already contains a run that was started without a plan file",
             where=str(file.out),
-            rule="the runs of a plan file need a separate folder",
-            fix="choose another --out",
+            rule="the runs of a plan file need a folder of their own",
+            fix="choose another folder with --out",
         )
     read_cluster_once = cache(read_cluster)  # many entries may name the same cluster file
     entries = []
