@@ -40,7 +40,9 @@ PRODUCT = "card"
 def make_single_node_measurements(num_nodes: int, step_s: float) -> Measurements:
     """Return five rounds of each node alone; all nodes are equally fast.
 
-    ``VARIATION`` has the factor of each round's times.
+    ``VARIATION`` has five factors near 1 (0.998 to 1.002), one for each round: in a round the steps
+    of every node take ``step_s`` times its factor, which stands for noise. The three arrays have an
+    element for each measurement: which node, in which round, and its seconds.
     """
     return Measurements(
         num_nodes=num_nodes,
@@ -73,12 +75,15 @@ def test_single_node_is_judged_by_a_baseline(step_s: float, verdict: Verdict) ->
 
 def test_baseline_with_few_measurements_widens_the_intervals() -> None:
     measured = make_single_node_measurements(num_nodes=4, step_s=1.0)
-    width = {}  # of the interval of the first node, by the number of measurements of the baseline
+    # A node's slowdown is an estimate with an interval around it. A baseline is a median of
+    # ``count`` measurements: the fewer they are, the less it is known, and the wider the interval.
+    width = {}  # of the interval of the first node, by ``count``
     for count in (1, 100):
         nodes = judge_measurements(measured, baseline=Baseline(seconds=1.0, count=count)).nodes
         width[count] = nodes.high[0] - nodes.low[0]
 
-    assert width[1] > 1.2 * width[100]  # clearly wider
+    # Clearly wider. 1.2 is no computed ratio, only a margin that excludes an equal width.
+    assert width[1] > 1.2 * width[100]
 
 
 def make_request(folder: Path, **changes: object) -> AcceptRequest:
@@ -161,11 +166,18 @@ def test_baseline_is_the_median_of_passed_devices(earlier_acceptance: Path) -> N
 
 
 def test_baseline_of_runs_leaves_out_runs_that_their_events_contradict() -> None:
+    """Two records of the same run are given, of which only one is used.
+
+    ``GOLDEN`` is the folder of stored example files; this one is the record of a run that passed on
+    the only device of its node.
+    """
     run = Record.model_validate_json((GOLDEN / "record_toy.json").read_bytes())
+    # The same record, but rated as one whose evidence was altered after the run.
     refuted = run.model_copy(
         update={"trust": grade_reasons([message("evidence_altered", file="plan.json")])}
     )
-    # A run on the only device of its node stands for both phases.
+    # The run is on one device, which is all of its node: it stands for both phases. A count is the
+    # number of runs behind a time: 1, although two records were given.
     times = compute_baselines_of_runs([run, refuted], [run.plan], "runs").times
     assert [(time.phase, time.count) for time in times] == [("devices", 1), ("nodes", 1)]
     with pytest.raises(UsageError, match="no device or node that passed has a step time"):
@@ -175,6 +187,10 @@ def test_baseline_of_runs_leaves_out_runs_that_their_events_contradict() -> None
 def test_baseline_of_other_work_is_refused_before_the_folder_is_made(
     earlier_acceptance: Path, tmp_path: Path
 ) -> None:
+    """Times are comparable only between equal steps, so the batch sizes must be equal.
+
+    The fixture returns the folder of a finished acceptance with the recipe's micro-batch size, 64.
+    """
     later = make_request(tmp_path / "later", overrides={"micro_batch_size": "32"})
 
     with (
@@ -219,7 +235,9 @@ def test_resumed_acceptance_announces_only_missing_rounds(earlier_acceptance: Pa
 
 
 def test_later_session_without_a_baseline_does_not_use_the_earlier_one(tmp_path: Path) -> None:
+    """An acceptance keeps its baseline in its folder; the next session must not find it there."""
     request = make_request(tmp_path / "out")
+    # The first session has a baseline: an empty one, named "x", which is enough to be kept.
     with prepare_acceptance(request, read_baselines=lambda _: Baselines(source="x", times=())):
         assert load_baselines(tmp_path / "out") is not None
     with prepare_acceptance(request):  # a second session in the same folder

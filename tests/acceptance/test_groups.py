@@ -54,7 +54,12 @@ class Cluster:
         return any(3 <= len(set(team) & set(switch)) < len(team) for switch in self.slow_switches)
 
     def measure(self, team: NodeSet) -> None:
-        """Keep the result of one more round of a node set."""
+        """Keep the result of one more round of a node set.
+
+        ``MODEL`` predicts the seconds of a step from the number of nodes: 1 s for a node alone,
+        1.2 s for a pair, more for larger sets. ``SWITCH_SLOWDOWN`` is 0.2: a set that crosses a
+        slow switch takes 20% longer.
+        """
         if self.fails_across_switches and self.is_crossing_switches(team):
             self.errors[team] = "timed out"
             return
@@ -66,7 +71,11 @@ class Cluster:
         self.seconds.setdefault(team, []).append(seconds)
 
     def build_search(self) -> GroupSearch:
-        """Return how far the search is, given all that was measured so far."""
+        """Return how far the search is, given all that was measured so far.
+
+        ``MODEL`` predicts the seconds of a step from the number of nodes; a set that takes longer
+        is searched for a slow group. ``REPEATS``, 2, is the number of rounds that each set needs.
+        """
         measured = SetTimes(seconds=self.seconds, errors=self.errors)
         return search_groups(self.nodes, MODEL, measured, repeats=REPEATS)
 

@@ -121,9 +121,15 @@ def test_pair_measurements_alone_do_not_show_which_of_two_nodes_is_slow() -> Non
 
 
 def test_few_pairs_without_single_node_measurements_blame_no_link() -> None:
-    # Only pairs with node 3 differ from 2.0 s. Most of the six fit the effects of the nodes
-    # exactly, so that the median of their residuals, logarithms of a time over the fitted one, is
-    # 0. The noise of so few pairs is at least the root mean square of the residuals.
+    """An outlier among few pairs is no proof of a bad link: it widens what counts as noise.
+
+    Without times of single nodes (``alone_s`` is empty) the model fits to each node how slow it is,
+    and explains the time of a pair by its slower node. What remains is the pair's residual, the
+    logarithm of the measured over the explained time. The noise is estimated from the residuals.
+    """
+    # Any times in which only pairs with node 3 differ from 2.0 s, and (2, 3) by most. Most of the
+    # six fit exactly, so that the median of the residuals is 0, and would give a noise of 0. The
+    # noise of so few pairs is therefore at least the root mean square of the residuals.
     pair_s = {(0, 1): 2.0, (0, 2): 2.0, (0, 3): 2.6, (1, 2): 2.0, (1, 3): 2.1, (2, 3): 9.0}
 
     judgement = judge_measurements(
@@ -133,7 +139,9 @@ def test_few_pairs_without_single_node_measurements_blame_no_link() -> None:
     assert judgement.links.list_with_verdict(Verdict.SLOW) == []
     assert judgement.links.list_suspects() == []
     assert judgement.noise_pairs is not None
-    assert judgement.noise_pairs > 0.5  # (2, 3) raises it so that not even it stands out
+    # Simulated clusters have a noise of 0.02. Here (2, 3) raises it beyond 0.5, any number that is
+    # far above, so that not even this pair stands out.
+    assert judgement.noise_pairs > 0.5
 
 
 def test_node_without_measurement_is_undecided() -> None:
@@ -178,10 +186,11 @@ def test_common_slowdown_of_all_nodes_is_removed_and_reported() -> None:
 
 
 def test_wide_interval_is_undecided_and_reports_how_many_rounds_would_decide() -> None:
-    limit = 0.01
-    generator = np.random.default_rng(3)
+    limit = 0.01  # slowdown up to which a node passes; any small one
+    generator = np.random.default_rng(3)  # of the simulated noise of 2%; any seed
     rounds = plan_pair_rounds(8, num_rounds=2)
-    # Few rounds have wide intervals; node 2 is as slow as the limit, which makes it hard to judge.
+    # ``measure`` simulates step times. Node 2 loses 1% of its speed: it is as slow as the limit, so
+    # that its interval, which is wide after few rounds, contains the limit.
     measurements = measure(8, rounds, Faults(nodes={2: limit}), generator)
 
     judgement = judge_measurements(measurements, worse_by=limit)
@@ -213,9 +222,11 @@ def test_two_rounds_are_too_few_to_tell_how_many_more_decide() -> None:
 
 
 def test_reported_number_of_rounds_decides() -> None:
-    num_rounds = 6
-    generator = np.random.default_rng(4)
-    rounds = plan_pair_rounds(8, num_rounds)
+    """``more_rounds`` promises after how many further rounds an undecided node gets a verdict."""
+    num_rounds = 6  # too few to decide about all nodes of this draw
+    generator = np.random.default_rng(4)  # of the simulated noise of 2%
+    rounds = plan_pair_rounds(8, num_rounds)  # of eight nodes
+    # ``Faults()``: no fault. A node passes if it is at most 2% slower than the others.
     judgement = judge_measurements(measure(8, rounds, Faults(), generator), worse_by=0.02)
     more = int(judgement.nodes.more_rounds.max())
     assert more > 0  # some node is undecided
@@ -238,11 +249,16 @@ def test_larger_tolerance_lets_a_slow_node_pass() -> None:
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)
 def test_simulated_fault_is_named(scenario: Scenario) -> None:
+    """``SCENARIOS`` are faults of a cluster, such as one node that is 5% slower, or none at all.
+
+    Each of the ten draws simulates a cluster with the fault, with other random noise, and judges
+    it. The limits allow for chance: one of the ten draws may be wrong.
+    """
     row = simulate(scenario, num_nodes=64, draws=10)
 
-    assert row.right >= 0.9  # share of draws with the correct verdict
-    assert row.blamed <= 0.1  # share of draws that blame a healthy node or link
-    assert row.passed > 0.99  # share of healthy nodes that pass
+    assert row.right >= 0.9  # share of draws with the correct verdict: at least 9 of 10
+    assert row.blamed <= 0.1  # share of draws that blame a healthy node or link: at most 1 of 10
+    assert row.passed > 0.99  # share of healthy nodes, of all draws together, that pass
 
 
 @pytest.mark.nightly

@@ -75,7 +75,13 @@ def join(
 def make_rank_result(
     rank: int, step_s: float, *, product: str = "gpu", bits: bool = False
 ) -> RankResult:
-    """Return what a rank reports of a round; ``bits``: the round compared results bit by bit."""
+    """Return what a rank reports of a round: one step of ``step_s`` seconds on its only device.
+
+    Args:
+        rank: its number within the training of this round, from 0.
+        bits: whether the round also compared results bit by bit. The rank then has trained twice,
+            and ``make_digests`` stands for the checksums of each training, equal by default.
+    """
     return RankResult(
         rank=rank,
         device=0,
