@@ -43,6 +43,12 @@ def test_text_of_the_end_token_is_encoded_as_text(tmp_path, write_tokenizer):
 
 @pytest.mark.parametrize("write_tokenizer", WRITERS)
 def test_byte_order_mark_and_crlf_change_no_id(tmp_path, write_tokenizer):
+    """Files saved by Windows editors give the same ids as files without mark and CRLF.
+
+    ``WRITERS`` are the functions that write a made tokenizer of 264 tokens in both forms
+    (vocab.json with merges.txt, or one tokenizer.json) and return its folder. ``encode_by_hand``
+    computes a text's ids without a library.
+    """
     for file in write_tokenizer(tmp_path).iterdir():
         file.write_bytes(b"\xef\xbb\xbf" + file.read_bytes().replace(b"\n", b"\r\n"))
     assert encode_text(open_corpus_tokenizer(tmp_path), "hello world") == encode_by_hand(
@@ -52,6 +58,8 @@ def test_byte_order_mark_and_crlf_change_no_id(tmp_path, write_tokenizer):
 
 def test_merge_that_is_not_two_tokens_is_named_by_its_line(tmp_path):
     write_two_files(tmp_path)
+    # A merge is a pair of tokens; that of the file's third line has three. ``read_fault`` returns
+    # the text of the error of opening the folder.
     (tmp_path / "merges.txt").write_text("#version: 0.2\nh e\nl l l\n")
     assert "merges.txt, line 3" in read_fault(tmp_path)
 
@@ -59,6 +67,8 @@ def test_merge_that_is_not_two_tokens_is_named_by_its_line(tmp_path):
 @pytest.mark.parametrize("file", ["tokenizer_config.json", "special_tokens_map.json"])
 def test_the_tokenizers_own_end_token_is_used(tmp_path, file):
     write_two_files(tmp_path)
+    # ``END``, "<|endoftext|>", is the last of the 264 tokens that ``write_two_files`` writes, so
+    # its id is 263; it is also the usual end token.
     # An object as the library writes it, or none: then the usual end token.
     for end_token, end_id in (({"content": END}, 263), (None, 263)):
         (tmp_path / file).write_text(json.dumps({"eos_token": end_token}))
@@ -91,6 +101,9 @@ def test_tokenizer_that_adds_a_prefix_space_is_refused(tmp_path, write_tokenizer
 @pytest.mark.parametrize(
     ("key", "value", "refused"),
     [
+        # The program lower-cases, strips accents, separates Chinese characters and exempts no word
+        # from being split: a setting that says otherwise is refused; the same value, None (not set)
+        # or an unrelated key is not.
         ("do_lower_case", False, True),
         ("strip_accents", False, True),
         ("tokenize_chinese_chars", False, True),
@@ -106,7 +119,8 @@ def test_bert_settings_that_contradict_its_tokenizer_are_refused(
     (tmp_path / WORDPIECE_FILE).write_text(
         "\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a"])
     )
-    # A lower-casing BERT tokenizer, as a vocabulary and as the library's own file.
+    # A lower-casing BERT tokenizer, as a vocabulary (``WORDPIECE_FILE``, vocab.txt) and as the
+    # library's own file (``FAST_FILE``, tokenizer.json).
     library = open_wordpiece(tmp_path / WORDPIECE_FILE, make_corpus_error)
     library.save(str(tmp_path / FAST_FILE))
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({key: value}))

@@ -22,7 +22,12 @@ RECIPE_CHANGES: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("name", tiny_jobs.CASES)
 def test_first_losses_equal_those_of_library_kernels_on_a_cpu(name, device, generated):
-    """The device uses the kernels of its own choice; ``generated`` is the folder of the data."""
+    """The device uses the kernels of its own choice; ``generated`` is the folder of the data.
+
+    ``tiny_jobs.CASES`` are the names of all cases, each of which has a tiny recipe.
+    ``RECIPE_CHANGES`` changes recipes whose losses would otherwise differ by more than rounding: a
+    smaller learning rate, no dropout. ``STEPS`` is 20.
+    """
     changes = RECIPE_CHANGES.get(name, {})
     # With as many ranks as cores, each rank has one thread: other tests use the other cores.
     on_cpu = Cpu().open(local_rank=0, ranks_here=count_usable_cores())

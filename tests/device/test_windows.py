@@ -47,6 +47,12 @@ def _skip_if_waits_are_not_detected(device):
 )
 @pytest.mark.parametrize("name", tiny_jobs.CASES)
 def test_no_step_waits_for_the_device(name, precision, kernels, device, generated):
+    """Neither a step of any case nor a mark within a window makes the host wait for the device.
+
+    Within ``forbid_synchronization`` a call that waits raises an error. ``tiny_jobs.CASES`` are the
+    names of all cases; ``CHANGES_FOR_OWN_KERNELS`` adds activation checkpointing to some, so that
+    it is tested too.
+    """
     if name == "gpt_oss_20b" and (precision, device.torch_type) != ("bf16", "cuda"):
         pytest.skip("the host waits for the numbers of rows of experts; see train/experts.py")
     more = CHANGES_FOR_OWN_KERNELS.get(name, {}) if kernels == "own" else {}

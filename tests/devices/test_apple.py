@@ -56,6 +56,8 @@ def test_a_mac_has_one_device(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_root_reads_device_telemetry(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # ``RECORDED`` is a folder with two outputs of powermetrics; the script in ``machine``, a
+    # folder on the path, prints one. The user 0 is root, who may call it.
     put_tool(machine, "powermetrics", f"cat {RECORDED}/24F74.txt")
     monkeypatch.setattr(apple.os, "geteuid", lambda: 0)
     monitor = Apple().monitor()

@@ -103,6 +103,8 @@ def test_backend_without_an_allocator_of_torch_uses_its_module() -> None:
         reset_peak_memory_stats=calls.append,
         empty_cache=lambda: calls.append("empty"),
     )
+    # All memory functions of ``torch.accelerator`` fail with torch's own message (``NO_ALLOCATOR``)
+    # for a backend whose allocator it does not know.
     failing = dict.fromkeys(make_allocator_calls([]), make_failing_call(NO_ALLOCATOR))
     backend = open_backend(make_torch(module, **failing))
     # What the functions of ``module`` return for the device that is opened, number 1.
@@ -158,6 +160,12 @@ def test_events_of_the_backend_module_replace_missing_torch_events() -> None:
     ],
 )
 def test_missing_backend_function_is_named(torch: Any, fault: str) -> None:
+    """A backend that lacks a needed function cannot be opened; the error says what it lacks.
+
+    ``open_backend`` opens device 1 of the type "acme" with this torch. The time between two of
+    ``BackwardEvent`` is negative: -1 ms. ``NO_ALLOCATOR`` is the message of torch for a backend
+    without an allocator of its own kind.
+    """
     with pytest.raises(EnvironmentFault) as refused:
         open_backend(torch)
     assert refused.value.what.startswith(f"torch 2.13.0, acme device 1: {fault}")

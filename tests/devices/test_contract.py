@@ -31,6 +31,10 @@ StandInDevice.mark = waiting
 def check_contract(chosen: str, *more: str, **variables: str) -> subprocess.CompletedProcess[str]:
     """Run tests of the device contract on the stand-in.
 
+    They are in ``tests/device``. ``stand_in_jobs.SITE`` is the folder ``tests/stand_in``, from
+    which Python imports the stand-in, a device that computes on the processor. pytest runs here
+    without its cache and without xdist.
+
     Args:
         chosen: pytest's expression for the names of the tests.
         more: further folders from which Python imports modules.
@@ -56,7 +60,11 @@ def check_contract(chosen: str, *more: str, **variables: str) -> subprocess.Comp
 
 @pytest.mark.nightly
 def test_the_contract_holds_on_the_stand_in() -> None:
-    """The stand-in, a device that computes on the processor, passes the short tests for devices."""
+    """The stand-in, a device that computes on the processor, passes the short tests for devices.
+
+    ``SHORT_TESTS`` selects those of ``tests/device`` that take seconds: of memory, precision,
+    conformance, noticed waits, and the case toy. ``check_contract`` runs them in another process.
+    """
     process = check_contract(SHORT_TESTS)
     assert process.returncode == 0, process.stdout + process.stderr
 
