@@ -436,8 +436,11 @@ def test_summary_of_a_plan_lists_its_runs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Every state, medians and intervals over few and many launches, reasons and exit code."""
-    # Their figures are invented, and would not match the raw events.
+    # The figures that ``set_rates`` sets below are invented, and would not match the raw events.
     monkeypatch.setattr(series, "check_record", lambda record, _: record)
+    # ``launcher`` runs nothing, but leaves the record that a launch shall end with: by entry, or by
+    # entry and launch ("r1"). All others pass. "between": it passes too, but the user stops the
+    # command before the next launch. "mp" is skipped, as the fake machine has two devices, not 8.
     launcher.endings = {"oom": "oom", "stopped r1": "between", "again": "timed_out"}
     text = """\
 runs:
@@ -454,6 +457,8 @@ runs:
     few, many, *others = run_plan_text(text)
     current_folder = Path.cwd()
     outcomes = [
+        # ``set_rates`` makes copies of an entry's launch, one with each of these samples/s: too few
+        # for a confidence interval (it needs five), then eight. A second folder r2 is invented.
         replace(
             set_rates(few, [510.0, 512.0, 511.0]),
             earlier_failures=[current_folder / "runs/plan/few/r2"],
@@ -486,7 +491,11 @@ def check_plan_file_text(
 
 
 def leave_events(plan: Plan) -> Path:
-    """Leave a launch that passed, with the events that its record is computed from."""
+    """Leave a launch that passed, with the events that its record is computed from.
+
+    ``rank_events`` are those of a rank that trained 16 steps and ended after 12 s; ``S`` is a
+    second in nanoseconds. Return the folder.
+    """
     folder = Path(plan.run_dir)
     folder.mkdir(parents=True)
     plan.save(folder)
@@ -499,6 +508,11 @@ def leave_events(plan: Plan) -> Path:
 
 
 def test_resumed_plan_verifies_its_finished_launches(cli: Any, tmp_path: Path) -> None:
+    """A record that a plan finds is computed again from its raw events, and compared with them.
+
+    ``leave_events`` leaves a passed launch of the plan with both, in which the accuracy is 0.9375.
+    Each call of ``check_entries`` or of the command then finds it as finished, and runs nothing.
+    """
     path = tmp_path / "plan.yaml"
     path.write_text("runs:\n- {case: toy, name: a}\n", encoding="utf-8")
     (planned,) = series.check_entries(read_plan_file(RunRequest(case=str(path))))
@@ -526,6 +540,8 @@ def test_resumed_plan_verifies_its_finished_launches(cli: Any, tmp_path: Path) -
 
 
 def test_dry_run_lists_the_runs_and_starts_none(cli: Any, tmp_path: Path) -> None:
+    # Of the toy runs "a" and "b" of the plan, "a" has a record already. The third run, "mp", needs
+    # 8 devices, but the fake machine has two, so it is skipped.
     text = PLAN_OF_A_AND_B + "- {case: toy, name: mp, nproc: 8}\n"
     entry_a, _entry_b, _entry_mp = check_plan_text(tmp_path, text)  # also writes plan.yaml
     leave_record(entry_a.plan, "passed")  # type: ignore[arg-type]

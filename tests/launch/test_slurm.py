@@ -132,7 +132,10 @@ STATES = {
 def test_job_states_are_distinguished(
     monkeypatch: pytest.MonkeyPatch, job: EngineJob, recording: str
 ) -> None:
-    phase, message = STATES[recording]  # what a real answer of scontrol is to be read as
+    # ``RECORDED``: real answers of ``scontrol show job``, by a name such as "node_fail".
+    # ``STATES``: for each, the phase in which Trainmark takes the job to be, such as "waiting", and
+    # what the user is told: Slurm's state and, in brackets, its reason.
+    phase, message = STATES[recording]
     state_of_job = read_job_state(monkeypatch, job, RECORDED[recording]["scontrol"])
     assert state_of_job == JobState(phase=phase, description=message)
 

@@ -166,6 +166,8 @@ def test_no_process_outlives_a_killed_launcher(plan_folder):
 
 
 def test_rank_whose_launcher_is_already_dead_does_nothing(tmp_path):
+    # A rank reads the id of its launcher from the variable named ``PARENT_VARIABLE``. No process
+    # has the id ``NO_PROCESS``, so the rank ends with 1 before it writes any file into the folder.
     process = subprocess.run(
         [sys.executable, "-m", "trainmark.rank.worker", str(tmp_path)],
         env=os.environ | {"RANK": "0", "LOCAL_RANK": "0", PARENT_VARIABLE: str(NO_PROCESS)},

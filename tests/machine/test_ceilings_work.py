@@ -194,6 +194,9 @@ def test_bandwidths_match_a_line_of_nccl_tests(measure_candidates: Any) -> None:
 
     https://gist.github.com/kwen2501/89c28b6d12045b45ccf7e33816af2713, 2026-11-22.
     """
+    # Bytes over time are the first number, "algbw": 4,218,900 / 1011.4e-6 = 4.17e9. What each link
+    # carries is the second one, "busbw": 2 (n - 1) / n as much, so 1.5 times as much with four
+    # ranks. The rate of a point is its amount over its time, so the factor is in the amount.
     factor = rates.get_bus_factor("all_reduce", 4)
     amount, duration_ns = factor * 4_218_900, 1_011_400
     # The first size is measured whatever it takes.
@@ -214,6 +217,8 @@ def make_rated_points(*rates_of_sizes: float | None) -> list[Point]:
 
 
 def test_the_fastest_size_counts_and_has_a_share_of_the_peak() -> None:
+    # ``H100`` is the name that the SXM card of 80 GB reports. Its published bf16 peak is 989
+    # TFLOP/s. The fastest of four sizes, index 1, is set to half of it; the last was not measured.
     kind = CeilingKind(name="matmul_bf16", unit="FLOP/s", peak=peaks.find_peak(H100, "bf16"))
     kind.set_points(make_rated_points(1e12, 494.5e12, 2e12, None))
     assert (kind.best, kind.share_of_peak) == (1, 494.5e12 / 989e12)
