@@ -172,10 +172,14 @@ def test_node_that_never_joined_fails(tmp_path: Path) -> None:
 
 
 def test_node_that_missed_its_pairs_fails_once_and_its_partners_pass(tmp_path: Path) -> None:
+    """Each node writes its own evidence; ``NODES`` holds their names by rank: a, b, c and d.
+
+    A node of a pair that does not come is absent; the one that waits for it writes so.
+    """
     writers = [join(tmp_path, rank) for rank in range(4)]
     for writer in writers:
-        measure_alone(writer)
-    # Nodes a, b and d each waited for node c in vain, in one round each.
+        measure_alone(writer)  # all four are equally fast alone
+    # Nodes a, b and d (ranks 0, 1 and 3) each waited for node c in vain, in one round each.
     for number, rank in enumerate((0, 1, 3)):
         writers[rank].write(
             NotMeasured,
@@ -190,14 +194,18 @@ def test_node_that_missed_its_pairs_fails_once_and_its_partners_pass(tmp_path: P
     result = judge_folder(tmp_path)
 
     assert result.list_names("fail") == ["c"]
+    # One finding against c (the third of the nodes), not one for each of its three pairs.
     assert [finding.code for finding in result.members[2].findings] == ["no_answer"]
-    assert len(result.not_measured) == 3
+    assert len(result.not_measured) == 3  # but each of the three rounds is listed
 
 
 def test_late_node_is_not_blamed(tmp_path: Path) -> None:
+    """A node that missed its round but came later is alive: nothing is held against it."""
+    # Nodes a, b, c and d, all equally fast alone.
     writers = [join(tmp_path, rank) for rank in range(4)]
     for writer in writers:
         measure_alone(writer)
+    # Node a waited for node c until its deadline, and then gave up the round.
     writers[0].write(
         NotMeasured,
         phase="pairs",
@@ -207,7 +215,8 @@ def test_late_node_is_not_blamed(tmp_path: Path) -> None:
         error="c did not come",
         absent="c",
     )
-    # Node c arrived after a's deadline, because it had waited for another node that hangs.
+    # Node c arrived after a's deadline, because it had waited for another node that hangs. The
+    # barrier at which the nodes of a round meet is named by its phase and number.
     writers[2].write(Arrived, barrier_name="pairs 1")
 
     result = judge_folder(tmp_path)
@@ -444,6 +453,13 @@ def test_each_phase_has_its_planned_rounds() -> None:
 def test_cluster_that_cannot_be_accepted_is_refused(
     tmp_path: Path, settings: str, fields: dict[str, Any], where: str
 ) -> None:
+    """A request that cannot work is refused before any node is started.
+
+    Args:
+        settings: the content of the cluster file, which lists the hosts to log in to.
+        fields: further fields of the request; ``nproc`` is the number of ranks of each node.
+        where: the option or setting that the error names as its place.
+    """
     (tmp_path / "cluster.yaml").write_text(settings)
     request = AcceptRequest.build(
         case="toy",
@@ -463,12 +479,15 @@ def test_cluster_that_cannot_be_accepted_is_refused(
 def test_error_of_the_block_that_attaches_a_session_is_not_a_taken_lock(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """``attach_session`` locks the folder of an acceptance while its ``with`` block runs."""
+    # A folder with one session. What it holds is replaced: the test is only about the lock.
     (tmp_path / "sessions" / "1").mkdir(parents=True)
     monkeypatch.setattr(cluster, "read_session", lambda _: UnsubmittedSession())
-    # Within ``attach_session``, a lock that is already taken raises ``BlockingIOError`` too.
+    # An error of the block itself passes unchanged, though it has the type by which
+    # ``attach_session`` notices a lock that another command holds.
     with pytest.raises(BlockingIOError, match="of the block"), attach_session(tmp_path):
         raise BlockingIOError("of the block")
-    # The lock itself, held by another command, is reported.
+    # The lock itself, held by another command (here by the outer block), is reported.
     with (
         attach_session(tmp_path),
         pytest.raises(EnvironmentFault, match="already waiting"),

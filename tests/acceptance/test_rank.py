@@ -101,13 +101,17 @@ def train_with_flipped_bit(
 
 
 def test_same_seed_gives_same_digests(planned_training: tuple[Plan, JobContext]) -> None:
+    """The control is a small network, trained twice from the same seed for ``STEPS``, 3, steps.
+
+    Each training returns digests: checksums of the loss, the weights and the gradients of a step.
+    """
     first, second = run_control_trainings(*planned_training, STEPS)
 
-    assert len(first) == STEPS + 1  # the last digest has the final weights
+    assert len(first) == STEPS + 1  # one a step; the last digest has the final weights
     assert first == second
     # A step's digest has a number for each tensor: here the weights and the biases of two layers.
     assert len(first[0].gradients) == len(first[0].weights) == 4
-    assert first[0] != first[1]
+    assert first[0] != first[1]  # two steps do not have the same digest
 
 
 def test_without_a_control_run_nothing_is_trained(
@@ -120,8 +124,13 @@ def test_without_a_control_run_nothing_is_trained(
 def test_flipped_bit_is_found_in_its_step(
     planned_training: tuple[Plan, JobContext], kind: str
 ) -> None:
+    """A training has digests (checksums) of each of its ``STEPS``, 3, steps.
+
+    One bit of a weight, a gradient or an activation (``kind``) is flipped in a random step; the
+    digests must differ from those of the usual training from exactly this step on.
+    """
     usual = digest_steps(Training(*planned_training), STEPS)  # without a flipped bit
-    for seed in range(8):  # eight different steps, elements and bits
+    for seed in range(8):  # each draws a step, an element and a bit
         step, digests = train_with_flipped_bit(*planned_training, kind, seed)
         difference = find_difference(usual, digests)  # the first one
         assert difference is not None, seed
@@ -132,8 +141,12 @@ def test_flipped_bit_is_found_in_its_step(
 def test_200_flipped_bits_are_found_at_the_right_device(
     planned_training: tuple[Plan, JobContext],
 ) -> None:
-    usual = digest_steps(Training(*planned_training), STEPS)
-    for seed in range(200):
+    """A training has digests (checksums) of each of its ``STEPS``, 3, steps.
+
+    ``KINDS`` are what a flipped bit may be in: a weight, a gradient or an activation.
+    """
+    usual = digest_steps(Training(*planned_training), STEPS)  # without a flipped bit
+    for seed in range(200):  # each draws the step, the element and the bit
         step, digests = train_with_flipped_bit(*planned_training, KINDS[seed % len(KINDS)], seed)
         guilty = f"device{seed % 4}"
         # Each of four devices trains twice; the guilty one makes the same mistake both times.

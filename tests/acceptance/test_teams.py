@@ -34,6 +34,14 @@ def test_team_at_its_deadline_names_only_ranks_that_did_not_end(
     output: str,
     error: str,
 ) -> None:
+    """A team of two ranks is still running, or has just ended, when its deadline comes.
+
+    Args:
+        codes: the exit code of each rank, which are 0 and 1; None: it has not ended.
+        output: what the ranks have printed: nothing, or a line in which rank 0 reports an error.
+        error: the text that is expected: the reported error, and which ranks did not end.
+    """
+
     @contextmanager
     def start_fake_ranks(*args: Any, **options: Any) -> Iterator[list[SimpleNamespace]]:
         """Start ranks that have printed their output, and have ended with ``codes`` or run on."""
@@ -42,6 +50,7 @@ def test_team_at_its_deadline_names_only_ranks_that_did_not_end(
         yield [SimpleNamespace(poll=lambda code=code: code) for code in codes]
 
     monkeypatch.setattr(teams, "start_ranks", start_fake_ranks)
+    # What a rank would do. Only the number of devices matters here: no rank is really started.
     task = RankTask(
         plan_dir="",
         devices=[0, 1],
@@ -57,7 +66,7 @@ def test_team_at_its_deadline_names_only_ranks_that_did_not_end(
             [teams.Team(members=("a", "b"), task=task)],
             setup,
             log=log,
-            deadline_s=0.0,
+            deadline_s=0.0,  # over at once
             is_stopped=lambda: False,
         )
     assert (outcome.reason, outcome.error) == ("deadline", error)

@@ -187,7 +187,9 @@ def test_pair_that_fails_by_itself_is_a_failed_link(tmp_path: Path) -> None:
 def test_pairs_stopped_by_a_signal_do_not_count_as_good_ones(tmp_path: Path) -> None:
     measured = DeviceEvidence(tmp_path)
     measured.write_device_phase(DEVICES)
-    # Two of the three pairs of the second device were measured. Both failed, so it is to blame.
+    # The rounds of all six pairs of four devices. The second device (number 1) is in three pairs:
+    # that with device 3 was stopped twice, before it could show anything; the other two failed.
+    # Every pair of it that ended has failed, so the device is to blame, not its partners.
     for first, second in combinations(DEVICES, 2):
         if (first, second) == (DEVICES[1], DEVICES[3]):
             for number in range(2):
@@ -205,13 +207,19 @@ def test_pairs_stopped_by_a_signal_do_not_count_as_good_ones(tmp_path: Path) -> 
 def test_all_peer_groups_and_quantities_share_the_probability_of_a_wrong_verdict(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    error_rates = []
+    """``ERROR_RATE``, 1%, is the chance that any verdict of an acceptance is wrong.
+
+    Many judgements are made, each of which may be wrong, so each gets only a part of it.
+    """
+    error_rates = []  # that of each judgement
 
     def judge_and_note(*args: Any, error_rate: float, **options: Any) -> Judgement:
+        """Judge as usual, and keep the rate."""
         error_rates.append(error_rate)
         return judge_measurements(*args, error_rate=error_rate, **options)
 
     monkeypatch.setattr(verdicts, "judge_measurements", judge_and_note)
+    # Two of the four devices are of another product, so that there are two groups of peers.
     products = dict.fromkeys(DEVICES[:2], "other")
     DeviceEvidence(tmp_path, products=products).write_all_phases()
 
