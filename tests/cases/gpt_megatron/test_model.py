@@ -201,6 +201,7 @@ def test_distributed_model_trains_as_on_one_rank(tmp_path: Path, name: str) -> N
     single_rank = tiny_gpt.train(tiny_gpt.new_job())
     (results,) = tiny_gpt.train_on_ranks(tiny_gpt.new_job, tmp_path, ranks, [changes])
     # All ranks of a replica train the same samples, so only the first of them counts them.
+    # ``SAMPLES``: the 20 training samples of the tiny job, which are one epoch.
     counting = results[::tensor_size]
     assert sum(sum(item["samples"]) for item in counting) == tiny_gpt.SAMPLES
     assert all(sum(item["samples"]) == 0 for item in results if item not in counting)
@@ -208,7 +209,8 @@ def test_distributed_model_trains_as_on_one_rank(tmp_path: Path, name: str) -> N
     means = np.mean([item["losses"] for item in counting], axis=0).tolist()
     assert means == pytest.approx(single_rank["losses"], abs=1e-5)
     for item in results:
-        # The quality is a pair: the validation loss, and the number of samples, each scored once.
+        # The quality is a pair: the validation loss, and the number of scored samples. The tiny job
+        # has 7 samples for validation; each is scored once, on whichever rank.
         assert item["quality"][1] == 7
         assert item["quality"][0] == pytest.approx(single_rank["quality"][0], abs=1e-5)
         for key, value in single_rank["weights"].items():

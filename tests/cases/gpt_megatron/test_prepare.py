@@ -69,7 +69,8 @@ def read_files(folder):
 
 
 def test_documents_keep_their_order_and_end_with_the_end_token(corpus, tokenizer, tmp_path):
-    # ``corpus`` has the 60 ``TEXTS``.
+    # ``corpus`` has the 60 ``TEXTS``. ``encode_by_hand`` returns a text's token ids, computed
+    # without the tokenizer's library and without the end token.
     data = tmp_path / "data"
     progress_lines = run_prepare(corpus, data, tokenizer)
     # 263: the id of the end token, the last of the tokenizer's 264.
@@ -216,7 +217,9 @@ class Stopping(Reporter):
     def advance(self, units):
         """Count a report if the current stage is that of tokens; stop at the last one counted.
 
-        A count that starts at 0 becomes negative, so it never stops.
+        ``begun`` has a pair for each stage begun so far, of which the first value is its name.
+        ``reports_until_stop`` begins as ``stop_at``; a count that starts at 0 becomes negative, so
+        it never stops.
         """
         stage, _ = self.begun[-1]
         if stage.startswith("tokenising"):
@@ -231,6 +234,8 @@ class Stopping(Reporter):
 def test_interrupted_preparation_resumes_after_the_last_saved_block(
     tokenizer, tmp_path, monkeypatch, stop_at, gzipped
 ):
+    # ``small_blocks`` makes blocks of 200 bytes, so that the 60 ``TEXTS``, in two files, are many.
+    # ``Stopping(stop_at)`` interrupts the call when block ``stop_at`` is reported.
     monkeypatch.setattr(encoding, "SAVE_EVERY_TOKENS", 1)  # save after each block
     raw = tmp_path / "raw"
     raw.mkdir()
@@ -249,6 +254,7 @@ def test_interrupted_preparation_resumes_after_the_last_saved_block(
     (done,) = (done for stage, done in second_call.begun if stage.startswith("tokenising"))
     # A block is reported before it is saved, so a stop at the first report leaves nothing saved.
     assert (done > 0) == (stop_at > 1)
+    # The same files as of the call that nothing interrupted. "gpt2" is the tokenizer's folder.
     assert read_files(tmp_path / "data") == read_files(tmp_path / "whole")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["data", "gpt2", "raw", "whole"]
 

@@ -20,7 +20,11 @@ if TYPE_CHECKING:
 def test_compliance_checker_misses_only_the_keys_of_a_submission(
     tmp_path: Path, ruleset: str
 ) -> None:
-    """MLCommons' checker accepts our log in MLPerf's form, with the keys a submitter must add."""
+    """MLCommons' checker accepts our log in MLPerf's form, with the keys a submitter must add.
+
+    The log is that of a written run of GPT-OSS (``CASE``); ``ruleset`` is a version of MLPerf's
+    rules.
+    """
     log = add_submission_keys(write_log(tmp_path / "run", CASE), "gpt_oss_20b", ruleset)
     path = tmp_path / "result_0.txt"
     path.write_text(log)

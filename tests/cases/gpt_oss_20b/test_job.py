@@ -81,7 +81,8 @@ def test_twenty_steps_have_the_losses_of_the_transformers_model() -> None:
 @pytest.mark.parametrize("ranks", SPREADS)
 def test_distributed_model_trains_as_on_one_rank(tmp_path: Path, ranks: int) -> None:
     single_rank = train(tiny_gpt_oss.new_job())
-    # For each set of changed recipe fields: the results of all ranks.
+    # ``SPREADS``: by number of ranks, sets of changed recipe fields that distribute the training.
+    # For each set: the results of all ranks.
     trainings = train_on_ranks(tiny_gpt_oss.new_job, tmp_path, ranks, SPREADS[ranks])
     for changes, results in zip(SPREADS[ranks], trainings, strict=True):
         assert sum(sum(item["samples"]) for item in results) == tiny_gpt_oss.SAMPLES
@@ -97,7 +98,7 @@ def test_distributed_model_trains_as_on_one_rank(tmp_path: Path, ranks: int) -> 
         assert means == pytest.approx(single_rank["losses"], abs=1e-5), changes
         facts = results[0]["facts"]
         for item in results:
-            # The loss, and 7 validation samples.
+            # The validation loss, and the number of scored samples: the tiny job has 7 of them.
             assert item["quality"] == (pytest.approx(single_rank["quality"][0], abs=1e-5), 7)
             # Ranks report the same sums over all of them.
             for name in ("loads_of_ranks", "loads_of_experts", "overload_trend"):
@@ -109,7 +110,7 @@ def test_distributed_model_trains_as_on_one_rank(tmp_path: Path, ranks: int) -> 
         assert sum(of_ranks) == facts["assignments"]
         if changes.get("expert_parallel") == ranks:  # the first rank has the first experts
             assignments = [row["assignments"] for row in facts["loads_of_experts"]]
-            assert of_ranks[0] == sum(assignments[: 8 // ranks])  # of 8 experts
+            assert of_ranks[0] == sum(assignments[: 8 // ranks])  # the tiny recipe has 8 experts
             num_sent = sum(item["facts"]["sent_assignments"] for item in results)
             # Some tokens go to experts of other ranks, others do not.
             assert 0 < num_sent < facts["assignments"]
@@ -165,7 +166,8 @@ def test_learning_rates_are_the_published_ones() -> None:
     assert isinstance(recipe, GptOssRecipe)
     assert recipe.learning_rate * compute_lr_factor(recipe, 0) == 0.0
     first_rate = recipe.learning_rate * compute_lr_factor(recipe, 1)
-    assert first_rate == pytest.approx(3.125e-6)  # as the reference logs it
+    # 0.0004 / 128: the rate rises evenly to 0.0004 in 128 steps. The reference logs this number.
+    assert first_rate == pytest.approx(3.125e-6)
     # Warm-up until step 128; then a cosine down to 10% at step 1,199,872.
     assert compute_lr_factor(recipe, 128) == 1.0
     halfway_step = 128 + (1_199_872 - 128) // 2

@@ -41,7 +41,10 @@ def test_an_expert_may_get_its_first_tokens_after_the_watched_steps() -> None:
 
 @pytest.mark.parametrize("name", MISTAKES)
 def test_planted_mistake_is_detected(name: str) -> None:
-    plant, code = MISTAKES[name]  # ``plant`` spoils a job in place; ``code`` is the error's
+    # ``MISTAKES``: by name, a function that spoils a job in place, and the code of the error or of
+    # the broken rule that must reveal it. ``find_mistake`` trains some steps and returns what it
+    # found.
+    plant, code = MISTAKES[name]
     job = tiny_gpt_oss.new_job()
     plant(job)
     assert find_mistake(job)["code"] == code
@@ -49,8 +52,11 @@ def test_planted_mistake_is_detected(name: str) -> None:
 
 @needs_fsdp
 def test_routers_that_differ_between_ranks_are_detected(tmp_path: Path) -> None:
-    # ``TWO_RANKS``: by name, mistakes that can be made only on several ranks.
+    # ``TWO_RANKS``: by name, mistakes that can be made only on several ranks, each with the code of
+    # the error or of the broken rule that must reveal it.
     names = [*TWO_RANKS, "none"]  # the last: no mistake is planted
+    # Each rank trains a job for each name, and returns what was found in it. ``list_codes`` also
+    # compares the parameters of both ranks.
     rank_0, rank_1 = call_on_ranks(2, tmp_path, check_plants_on_rank, names)
     codes_by_name = {
         name: list_codes([result_0, result_1])
