@@ -69,10 +69,11 @@ def test_failed_run_has_a_record_and_exits_with_one(analyze):
 @pytest.mark.parametrize(
     ("args", "expected_error"),
     [
-        ([], "Missing argument"),
+        ([], "Missing argument"),  # no log is named
+        # Nothing says which numbers of the log are speeds; the error suggests this option.
         (["train.log"], "preset=auto"),
-        (["nowhere.log", "preset=auto"], "nowhere.log: cannot read"),
-        (["train.log", "keyword=ips:", "time_unit=us"], "time_unit"),
+        (["nowhere.log", "preset=auto"], "nowhere.log: cannot read"),  # no such file
+        (["train.log", "keyword=ips:", "time_unit=us"], "time_unit"),  # only s and ms are known
     ],
 )
 def test_invalid_options_print_no_record_and_exit_with_two(analyze, args, expected_error):

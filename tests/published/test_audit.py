@@ -41,22 +41,27 @@ def list_argument_values(findings: list[Finding], code: str, name: str) -> list[
 
 
 def test_rows_of_distilbert_stopped_after_different_epochs_and_ran_in_tf32() -> None:
+    # The four published rows of this case, which are shipped with it. All say fp32, on A100.
     findings = audit_reference("distilbert_sst2")
-    # Passes of each row over the data: printed time x printed samples/s / training samples.
+    # Passes of each row over the data: printed time x printed samples/s / training samples. In the
+    # first row, 361 s x 1,764 samples/s / 67,349 samples are 9.46 passes.
     assert {*list_argument_values(findings, "audit_passes_differ", "passes")} == {
         "9.5, 10.0, 3.0, 3.1"
     }
-    # How many times the fp32 peak of its device each row reached.
+    # How many times the fp32 peak of an A100, 19.5 TFLOP/s, a device reached in each row. This is
+    # only possible with TF32, which libraries may use for what a page calls fp32.
     shares = list_argument_values(findings, "audit_tf32", "share")
     assert [round(share, 1) for share in shares] == [1.8, 2.0, 2.1, 1.9]
     assert {finding.severity for finding in findings} == {"warning"}
 
 
 def test_rows_of_dlrm_count_samples_twice_for_each_device() -> None:
+    # The published rows of this case that print a time: of 1, 8 and 16 devices, one epoch each.
     findings = audit_reference("dlrm_criteo")
-    # Twice for each of 1, 8 and 16 devices.
+    # How often each sample was counted: twice for each device.
     assert list_argument_values(findings, "audit_per_rank", "times") == [2, 16, 32]
-    # The printed rate, divided by that, in millions of samples/s.
+    # The rate if each sample is counted once, in millions of samples/s: the 4,195,197,692 rows of
+    # an epoch / the printed times of 1,152 s, 3,485 s and 4,779 s.
     once = list_argument_values(findings, "audit_per_rank", "once")
     assert [round(rate / 1e6, 2) for rate in once] == [3.64, 1.20, 0.88]
 
@@ -96,10 +101,14 @@ def test_target_is_judged_by_direction_of_metric(
 
 
 def test_unknown_device_or_model_has_no_finding() -> None:
-    # Impossible figures; only the memory of an A100 can be checked without the model.
+    # Impossible figures: speeds far above any peak, and a device with a memory of 1 byte
+    # (``mem_total``). Speeds can only be checked if both the model and the device are known.
     figures = {"token/p/s": 1e9, "MFU": 3.0, "p_core": 1e12, "mem_total": 1.0}
+    # No model has this name, but the A100 is known: its memory is checked.
     assert audit([make_subject(figures, model="nobody's", device="A100", precision="fp32")]) != []
+    # This model is known, but no device has the name X1: neither speed nor memory is checked.
     assert audit([make_subject(figures, model="llama3 8b", device="X1", precision="fp32")]) == []
+    # Without the memory, nothing is left that can be checked without the model.
     figures.pop("mem_total")
     assert audit([make_subject(figures, model="nobody's", device="A100", precision="fp32")]) == []
 

@@ -72,10 +72,10 @@ def test_target_of_a_table_has_the_name_of_its_only_quality():
 @pytest.mark.parametrize(
     ("header", "cell", "code"),
     [
-        ("MFU", "25.4%-50.6%", "cell_is_no_number"),
-        ("e2e_time", "12 GB", "cell_is_no_number"),
-        ("e2e_time", "361²", "cell_is_no_number"),
-        ("mem", "2*3*4G", "cell_is_no_number"),
+        ("MFU", "25.4%-50.6%", "cell_is_no_number"),  # a range
+        ("e2e_time", "12 GB", "cell_is_no_number"),  # a unit of memory in a column of times
+        ("e2e_time", "361²", "cell_is_no_number"),  # a power, or a mark of a footnote
+        ("mem", "2*3*4G", "cell_is_no_number"),  # a product of three numbers, not of two
         ("mAP", "0.382 && 0.343", "cell_is_no_number"),  # of two metrics
         ("mem", "24000", "cell_is_no_number"),  # without a unit it is GiB: more than a device has
     ],

@@ -22,6 +22,7 @@ PAGE = """\
 
 
 def test_json_is_exactly_rows_and_unread(cli, tmp_path):
+    # ``PAGE`` is a page with facts about a model and a table of two results of a device "X100".
     (tmp_path / "README.md").write_text(PAGE)
     code, out, err = cli("import", "README.md", "--json")
     document = json.loads(out)
@@ -29,7 +30,8 @@ def test_json_is_exactly_rows_and_unread(cli, tmp_path):
     assert list(document) == ["rows", "unread"]
     assert {"file", "line", "configuration", "figures", "raw"} <= document["rows"][0].keys()
     assert {"file", "line", "kind", "reason"} <= document["unread"][0].keys()
-    # Of the page's rows, one has a figure that is a range, "3-4"; behind them is a line of text.
+    # Both rows are read. Two items are not: a figure of the second row that is a range, "3-4", and
+    # the line of text behind the rows, "2x8 follows".
     assert err.startswith("rows read: 2; items skipped: 2\n")
     # The whole document, with all keys.
     check_golden("import.json", json.dumps(document, ensure_ascii=False, indent=1) + "\n")

@@ -50,7 +50,9 @@ def read_values(row):
 
 
 def test_totals_come_before_step_lines(import_text):
-    # The figures are those of ``TOTALS``, not those of the three steps in ``STEPS``.
+    # The figures are those of ``TOTALS``, not those of the three steps in ``STEPS``. ``TOTALS`` has
+    # the numbers below, some with other keys: ``throughput(ips)_raw`` is read as ``p_whole``,
+    # ``throughput(ips)_no_eval`` as ``p_train``, ``throughput(ips)_pure_compute`` as ``p_core``.
     (row,) = import_text(
         "start\n" + STEPS + format_perflog("FINISHED", time_ms=9000, value=TOTALS)
     ).rows
@@ -162,13 +164,17 @@ def test_gzip_log_and_truncated_gzip_log_are_read(import_text):
 
 
 def test_each_run_in_a_log_is_a_row(import_text):
-    # A run begins with the start of rank 0; the others belong to it.
+    # A run begins with the start of rank 0; the others belong to it. ``STEPS`` are steps 0 to 2, of
+    # 32 samples in 1 s each, with two lines for each step; ``TOTALS`` are totals of a run with an
+    # ``e2e_time`` of 361.5 s. The second run has no totals, but a fourth step: step 3. The loss
+    # of step n is 2 - n, so its last loss is -1.
     start = format_perflog("INIT_START") + format_perflog("INIT_START", rank=1)
     text = start + STEPS + format_perflog("FINISHED", value=TOTALS) + start + STEPS + format_step(3)
     first, second = import_text(text).rows
     assert read_values(first)["e2e_time"] == 361.5
     assert read_values(second) == {"p_train": 32.0, "last_loss": -1.0}
-    # The line of its totals; without totals, the line at which the run begins.
+    # The line of its totals, after two lines of starts and six of steps; without totals, the line
+    # at which the run begins.
     assert (first.line, second.line) == (9, 10)
 
     def run(start_ms, speed):  # a run of 5 s in MLPerf's form
@@ -222,8 +228,10 @@ def list_notes(row):
 
 
 def test_run_followed_by_another_run_is_aborted(import_text):
-    # A run that was stopped in its first block, and a second one that passed: 262,144 samples in
-    # a block of 600 s, and 0.3 s outside of it.
+    # ``TWO_ATTEMPTS`` is a log of 15 lines in MLPerf's form: six lines of a run that was stopped in
+    # its first block (a stretch of training between two counts of samples), and nine lines of a
+    # second run that passed, with 262,144 samples in a block of 600 s and 0.3 s outside of it, and
+    # with an accuracy of 0.58.
     imported_rows = import_text(TWO_ATTEMPTS, "result_0.txt")
     (row,) = imported_rows.rows
     assert read_values(row) == pytest.approx(
@@ -237,6 +245,8 @@ def test_run_followed_by_another_run_is_aborted(import_text):
 
 
 def test_aborted_run_with_a_speed_is_a_row_that_failed(import_text):
+    # The first run has three steps of 32 samples in 1 s (``STEPS``), but no end before another run
+    # begins. The second one has one such step. No run follows it, so it does not count as aborted.
     start = format_perflog("INIT_START") + format_perflog("INIT_START", rank=1)
     first, second = import_text(start + STEPS + start + format_step(0)).rows
     assert (read_values(first)["p_train"], list_notes(first), first.line) == (
@@ -246,8 +256,8 @@ def test_aborted_run_with_a_speed_is_a_row_that_failed(import_text):
     )
     assert first.failure.code == "run_aborted"
     assert (read_values(second)["p_train"], second.notes) == (32.0, [])
-    # The first attempt, which has the first six lines, with the end of its block: 51,200 samples
-    # in 100 s.
+    # ``TWO_ATTEMPTS`` is a log of two runs, of which the first stopped in its block. Here the end
+    # of that block is added behind its six lines: 51,200 samples in the 100 s from 61,200 ms on.
     lines = TWO_ATTEMPTS.splitlines(keepends=True)
     block = format_mllog("block_stop", time_ms=161_200, samples_count=51_200)
     first, second = import_text("".join([*lines[:6], block, *lines[6:]])).rows
