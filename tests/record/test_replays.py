@@ -109,10 +109,16 @@ def test_time_of_window_repeats_is_a_span_excluded_from_rates(measure_replays: A
 def test_run_that_ended_before_the_first_repeat_has_no_figure_but_a_finding(
     measure_replays: Any,
 ) -> None:
+    """A plan may say that some windows of steps are trained again, to compare the results.
+
+    ``measure_replays`` writes and measures a run with a list of such repeats for each rank. Its
+    plan repeats every window unless ``replay_every`` is None. Here the only rank has no repeat.
+    """
     measurement = measure_replays([])
     figure = compute_figures(measurement)["replayed_windows"]
 
     assert (figure.value, figure.reason) == (None, message("no_window_replayed"))
+    # {}: no figures, which other findings would be derived from.
     codes = [finding.code for finding in findings.find_in_measurement(measurement, {})]
     assert "no_window_replayed" in codes
     # Without repeats in the plan there is no such figure at all.

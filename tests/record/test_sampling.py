@@ -54,6 +54,11 @@ def build_record(tmp_path: Path, samples: Sequence[dict[str, Any]] | bytes | Non
 def test_record_of_a_sampled_run_matches_its_golden_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Compare the whole record of a run with telemetry with the text in ``tests/golden``.
+
+    ``make_lines`` gives the readings of the two ranks' devices and of the host, at set times. All
+    values follow from files written by hand, so that the text is the same everywhere.
+    """
     monkeypatch.setattr(reduce, "__version__", "0.0.0")  # as in the file, for every release
     run_dir = write_sampled_run(tmp_path / "run", make_lines())
     path = record.write_record(reduce.reduce(run_dir), run_dir)
@@ -79,14 +84,16 @@ def test_summary_is_reproduced_from_the_sample_file(tmp_path: Path) -> None:
 
 
 def test_lowered_clocks_in_the_measured_time_make_the_result_noisy(tmp_path: Path) -> None:
+    # Readings of two devices with clocks that are not lowered. Of the measured time, from 8 s to
+    # 9.625 s, they are at 8 s, 9 s and its end.
     samples = make_lines()
     for line in samples:
         if line["event"] == "devices" and line["t_ns"] >= 9 * S:
             line["devices"][1]["throttle_reasons"] = ["hw_thermal"]  # the device of rank 1
     record = build_record(tmp_path, samples)
     (finding,) = record.findings
-    # The readings are at 8 s and 9 s, and a reading counts for the time to which it is nearest. So
-    # the clocks are lowered from 8.5 s to the end of the last window at 9.625 s.
+    # A reading counts for the time to which it is nearest. So the clocks are lowered from 8.5 s,
+    # halfway between the readings at 8 s and 9 s, to 9.625 s: 1.125 s of the measured 1.625 s, 69%.
     share = pytest.approx(1.125 / 1.625)
     assert finding.code == "throttled_while_measured"
     assert finding.args == {
@@ -176,6 +183,8 @@ def test_a_monitor_that_failed_is_a_finding(tmp_path: Path, kind: str) -> None:
 
 
 def test_estimated_energy_is_marked_in_record_and_export(tmp_path: Path) -> None:
+    # ``OFTEN_S``: a reading every eighth of a second. Each device draws 400 W from 6 s on, when
+    # training begins.
     samples = [
         make_start_line(0, 1),
         *make_device_lines(0, 1, times_s=OFTEN_S, energy_j=None),  # power, but no counter of energy
@@ -185,7 +194,9 @@ def test_estimated_energy_is_marked_in_record_and_export(tmp_path: Path) -> None
     head, row = (line.split(",") for line in render_csv([record]).splitlines())
     cells = dict(zip(head, row, strict=True))
     assert cells["energy_to_target_j"] == cells["energy_per_sample_j"] == ""
-    # Two devices of 400 W, for 5 s to the target and 3.625 s of training 2048 samples.
+    # Two devices of 400 W: for 5 s, until the evaluation at 11 s reaches the target, and for the
+    # 3.625 s of the training windows (6 s to 9.625 s), in which each of two ranks trains 1024
+    # samples.
     assert float(cells["estimated_energy_to_target_j"]) == pytest.approx(2 * 400 * 5)
     assert float(cells["estimated_energy_per_sample_j"]) == pytest.approx(2 * 400 * 3.625 / 2048)
     assert cells["monitor"] == "nvml 13.580"

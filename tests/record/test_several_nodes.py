@@ -119,6 +119,9 @@ def test_differences_between_nodes_are_findings(run_dir: Path) -> None:
 
 
 def test_a_lost_node_leaves_a_partial_record_that_can_be_verified(run_dir: Path) -> None:
+    # Each of three nodes has one rank and the same environment. A rank that is not lost takes 16
+    # steps of 64 samples: 3 that are not measured, and 13 measured ones of 0.125 s. The lost rank
+    # ends after 5 measured steps.
     write_node(run_dir, 0, COMMON_ENVIRONMENT)
     write_node(run_dir, 1, COMMON_ENVIRONMENT, lost=True)
     write_node(run_dir, 2, COMMON_ENVIRONMENT)
@@ -129,7 +132,7 @@ def test_a_lost_node_leaves_a_partial_record_that_can_be_verified(run_dir: Path)
         "nodes": "1",
         "ranks": "1",
         "text": "NODE_FAIL",  # the job's state, as the launcher reported it
-        "steps": 16,
+        "steps": 16,  # the most that any rank has taken
     }
     assert partial_record.labels == ["partial"]
     assert partial_record.trust.grade == "do_not_quote"
@@ -137,6 +140,7 @@ def test_a_lost_node_leaves_a_partial_record_that_can_be_verified(run_dir: Path)
     # Samples reported until then over the slowest rank's time: two ranks took 13 steps of 64, the
     # lost one took 5; 13 steps take 1.625 s.
     assert partial_record.figure("final_result") == (2 * 13 + 5) * 64 / 1.625
+    # Of the lost rank 3 steps that are not measured, and 5 that are.
     assert [rank.steps for rank in partial_record.ranks] == [16, 8, 16]
     record.write_record(partial_record, run_dir)
     assert verify_evidence(partial_record, run_dir) == []

@@ -77,6 +77,12 @@ def test_record_is_verified_without_its_case(
 def test_any_changed_value_is_named(
     run_dir: Path, keys: tuple[str, ...], value: Any, field: str | None
 ) -> None:
+    """Edit one value of a record; ``field``: the one that then differs from the evidence.
+
+    The evidence, a run's plan and events, gives other values than the edited ones: a training
+    throughput ``p_train`` of 256 samples/s, 16 steps that take longer than 1 ns, the labels
+    ``self-reported`` and ``generated-data``, the processor ``Fake CPU``, and micro-batches of 64.
+    """
     edit_json(run_dir / "record.json", *keys, value=value)
     findings = list_disagreements(run_dir)
     assert [args["field"] for _, args in findings] == ([field] if field else [])
@@ -102,6 +108,8 @@ def test_tenfold_throughput_is_reported_first_and_fails(run_dir: Path, cli: Any)
 
 
 def test_changed_event_file_is_named(run_dir: Path) -> None:
+    # The rank's only evaluation had the value 0.9375, which is also the first in the record's
+    # history of the quality. The record, which has a hash of each evidence file, stays as it is.
     path = run_dir / "events.rank0.jsonl"
     path.write_text(path.read_text().replace('"value":0.9375', '"value":0.9376'))
     (altered, disagrees) = list_disagreements(run_dir)
@@ -271,7 +279,9 @@ def test_a_refuted_record_has_no_result_for_collections(run_dir: Path) -> None:
 def test_a_record_that_contradicts_itself_is_refuted_without_its_events(
     run_dir: Path, tmp_path: Path, keys: tuple[str, ...], value: Any, field: str
 ) -> None:
-    # Each changed value contradicts another one of the record.
+    # Each changed value contradicts another one of the record, of which ``field`` is named. The
+    # rank trained 13 measured steps of 64 samples, so 832, and waited 0.13 ms for data.
+    # Its 16 steps make 1024 samples of a data set that has 4096.
     lone_record_path = tmp_path / "alone" / "record.json"
     lone_record_path.parent.mkdir()
     lone_record_path.write_bytes((run_dir / "record.json").read_bytes())
@@ -282,7 +292,7 @@ def test_a_record_that_contradicts_itself_is_refuted_without_its_events(
     assert (verified.verification, is_refuted(verified.trust)) == ("contradicted", True)
     args = verified.trust.reasons[0].args
     assert args["field"] == field
-    if field == "trust.reasons":  # named by their codes
+    if field == "trust.reasons":  # named by their codes; it is a single launch on generated data
         assert args["recorded"] == "none"
         assert args["recomputed"] == "trust_few_launches, trust_generated_data"
     assert "evidence" not in render(verified.trust.reasons[0], "en")  # there is no evidence
