@@ -237,6 +237,7 @@ def test_the_fastest_size_counts_and_has_a_share_of_the_peak() -> None:
 def test_a_matmul_is_checked(
     precision: Any, shape: tuple[int, int, int], sync_device: SyncDevice
 ) -> None:
+    # ``needs_fp8_matmul`` skips fp8 if this torch cannot multiply such numbers on a CPU.
     # ``shape``: rows, inner and columns. The check compares some of many rows and columns, of which
     # the rows after the first 1024 repeat these, and all of few.
     work = rates.prepare_matmul(sync_device, precision, shape)

@@ -32,7 +32,11 @@ def make_device() -> Any:
 
 
 def run_collectives(rank: int) -> dict[str, Any]:
-    """Return the fault of each collective, then of each whose result is missing on rank 1."""
+    """Return the fault of each collective, then of each whose result is missing on rank 1.
+
+    This function runs on each of ``NUM_RANKS`` = 3 ranks. ``SIZE_BYTES`` is the size of a message:
+    30 fp32 numbers.
+    """
     ranks = RankGroup(rank, NUM_RANKS, dist.new_group(backend="gloo"))
     outcome: dict[str, Any] = {}
     for name, build in COLLECTIVES.items():
@@ -85,6 +89,9 @@ def run_links(rank: int) -> list[Any]:
 def test_each_pair_is_measured_alone_with_the_rate_of_one_direction(tmp_path: Path) -> None:
     outcomes = call_on_ranks(NUM_RANKS, tmp_path, run_links)
 
+    # ``MESSAGE_NS``: for each pair of the three ranks the ns that a message takes in ``run_links``,
+    # such as 110 for (0, 1). ``LINK_BYTES``: its size. Both ranks of a pair send one at a time, of
+    # which the rate counts one. Three repetitions of the same time: the median is the maximum.
     rates = {pair: LINK_BYTES * 1e9 / duration_ns for pair, duration_ns in MESSAGE_NS.items()}
     for links in outcomes:  # each rank has the same result
         assert links == [

@@ -73,6 +73,8 @@ def test_condition_codes_are_stable():
     ],
 )  # fmt: skip
 def test_exit_code_follows_the_worst_condition(tmp_path, severities, code):
+    # 2 if something stops a run, 1 if something spoils its figures, else 0: what is unknown does
+    # not count. ``make_check`` makes a check that finds one condition of the severity.
     checks = {f"check{index}": make_check(severity) for index, severity in enumerate(severities)}
     report = examine(make_machine(tmp_path), checks)
     assert report.exit_code == code
@@ -149,6 +151,8 @@ def test_too_few_devices_stop_a_run(tmp_path):
 
 
 def test_vendor_without_real_runs_is_unknown_and_has_a_fix(tmp_path):
+    # ``RECORDED_OUTPUTS`` says in both languages that a vendor's support was tested on outputs of
+    # its tool that others published. ``Card`` is a fake vendor.
     checks = {"tested": doctor.check_tested}
     card = make_machine(tmp_path, vendor=Card(tested=RECORDED_OUTPUTS))
     for lang, what in (
@@ -182,8 +186,9 @@ def test_torch_is_opened_in_a_process_of_its_own(tmp_path):
 def test_a_precision_that_the_recipe_needs_and_the_device_refuses_stops_a_run(
     describe_case_machine,
 ):
-    # The command that opens the devices reports why they refuse a precision. The first condition is
-    # about opening them, the second about the precision of the recipe.
+    # The command that opens the devices, for which ``tool`` stands in, reports why they refuse a
+    # precision: here fp32, in which the toy case trains by default. The first condition is about
+    # opening them, the second about the precision of the recipe.
     machine = describe_case_machine("toy", tool=lambda *_, **__: '{"fp32": "no units"}')
     opening, refused = map(translate_condition, doctor.check_torch(machine))
     assert (opening.severity, refused.severity, refused.what) == ("fine", "stops", "fp32: no units")
@@ -226,6 +231,8 @@ def test_processes_on_the_devices_are_named(tmp_path, register_vendors):
     ],
 )
 def test_the_monitor_is_tried_once(tmp_path, monkeypatch, reads, severity, text):
+    # ``Card`` is a fake vendor, whose monitor is a ``Reader`` called "card-smi 1.0". If it is to
+    # fail, its error is "no answer". Without a monitor, the text says what cannot be read.
     closed = []
     monkeypatch.setattr(Reader, "close", lambda self: closed.append(self.name))
     condition = read_single_condition(
@@ -326,6 +333,7 @@ def test_a_missing_folder_is_reported_besides_a_recipe_that_cannot_run(
 def test_a_recipe_that_does_not_fit_stops_a_run(describe_case_machine):
     class SmallMachine(Cpu):
         def rank_memory(self, nproc):
+            # 1 MiB, which is too little for the model of any recipe of gpt_megatron.
             return RankMemory(rank_bytes=1 << 20, machine_bytes=1 << 20)
 
     with pytest.MonkeyPatch.context() as patch:

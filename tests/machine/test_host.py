@@ -103,8 +103,10 @@ def test_condition_changes_severity_exactly_at_its_limit(
     """``files`` and ``readings`` change the sound machine of ``make_machine``, with two ranks.
 
     ``make_memory(2)`` makes 2 of 64 GiB available; of what a cgroup of ``make_cgroup`` uses, 1 GiB
-    is file cache, which counts as available; ``make_cpu_use(0.9)`` has other programs use 0.9 of 10
-    seconds of the cores.
+    is file cache, which counts as available: 16 - 15 + 1 = 2 GiB of the first cgroup.
+    ``make_cpu_use(0.9)`` has other programs use 0.9 of 10 seconds of the cores. ``QUOTA`` is the
+    file with the CPU time of a cgroup: 150,000 us in each 100,000 us are 1.5 cores.
+    ``make_processor(4)`` is a CPU of four cores in place of the fake accelerators.
     """
     condition = read_single_condition(check(make_machine(tmp_path, files, **readings)))
     assert condition.severity == severity
