@@ -12,10 +12,13 @@ from trainmark.record.witnessed import find_in_witness
 
 
 def list_findings(**facts: Any) -> list[tuple[str, dict[str, Any]]]:
-    """Return the findings on one rank whose file states 16 samples a step.
+    """Return the findings on a user's own program, which trained with one rank.
+
+    The user's file about it states 16 samples a step. A probe in the program counted 10 parameters
+    and 20 steps, each with a loss of 1.0.
 
     Args:
-        facts: what the probe reported at the end of the rank.
+        facts: what the probe also reported at the end of the rank.
     """
     spec = WitnessSpec(name="mine", precision="fp32", step={"samples": 16})
     measurement: Any = SimpleNamespace(
@@ -32,6 +35,8 @@ def test_batches_of_the_stated_size_give_no_finding() -> None:
 
 
 def test_stated_samples_are_compared_with_those_that_loaders_yielded() -> None:
+    # The user's file states 16 samples a step, but the program's data loaders yielded 8: twice as
+    # many are stated as were seen.
     assert list_findings(seen_samples=8) == [
         ("witness_batch", {"stated": 16, "seen": 8, "share": 2.0})
     ]

@@ -100,6 +100,11 @@ def test_site_with_a_damaged_record_has_the_other_runs_and_fails(
 def test_damaged_record_in_a_baseline_fails_the_gate(
     run_dir: Path, run_with_damaged_record: Path, cli: Callable[..., Any]
 ) -> None:
+    """``gate`` compares a run with the runs of a baseline; one that it cannot read is no success.
+
+    ``run_dir``, the copy of its run under another id, and ``run_with_damaged_record`` lie in the
+    same folder. ``--unverified`` accepts the copy, which has no evidence files.
+    """
     other = run_dir.with_name("other")
     shutil.copytree(run_dir, other)
     document = json.loads((other / "record.json").read_text())
@@ -110,6 +115,7 @@ def test_damaged_record_in_a_baseline_fails_the_gate(
         (other / name).unlink()
     args = ("gate", run_dir, "--unverified", "--json", "--baseline")
     assert cli(*args, other)[0] == 0
+    # The folder of all three is the baseline now.
     code, out, err = cli(*args, f"{other.parent}")
     assert (code, json.loads(out)["exit_code"]) == (1, 1)
     assert str(run_with_damaged_record) in err

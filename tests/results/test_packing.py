@@ -83,6 +83,12 @@ def find_leaks(texts: dict[str, str], *more: str) -> list[tuple[str, str]]:
 
 
 def test_bundle_has_no_planted_secret_and_run_is_unchanged(run_dir: Path, tmp_path: Path) -> None:
+    """A bundle has a run's files for others to see, without anything private in them.
+
+    ``PLANTED`` has 16 kinds of secrets, such as a token or an address, each as a text and the part
+    of it that must not stay. ``ALL_SECRETS`` is these texts together. ``FILES_WITH_SECRETS`` has
+    the contents of nine files of a run by name, each with all of them.
+    """
     for name, text in FILES_WITH_SECRETS.items():
         (run_dir / name).write_text(text)
     # Files that are not bundled.
@@ -109,6 +115,7 @@ def test_bundle_has_no_planted_secret_and_run_is_unchanged(run_dir: Path, tmp_pa
     # No secret is left, nor the folder of the run, the host of ssh.nodes.json (n1) and the user of
     # cluster.json (bo).
     assert find_leaks(texts, str(tmp_path), '"n1"', '"bo"') == []
+    # A private key was before the last line of this log.
     assert texts["1-toy/log.rank0.txt"].endswith("<secret>\nlast line\n")
     assert json.loads(texts["1-toy/cluster.json"])["user"] == "<user>"
     assert json.loads(texts["1-toy/plan.json"])["run_dir"] == "<run>"

@@ -18,9 +18,11 @@ KEY = bytes(range(32))
 
 
 def test_pseudonym_depends_only_on_name_and_key() -> None:
+    # ``KEY``: the bytes 0 to 31, in place of a user's random key of 32 bytes.
     first = make_pseudonym("gpu-node17", KEY)
 
-    # The beginning of the HMAC-SHA256 of the name. Later versions must give the same pseudonyms.
+    # The first 8 hexadecimal digits of the name's HMAC-SHA256 with the key. Later versions must
+    # give the same pseudonyms.
     assert first == "<host-e95a0b49>"
     assert make_pseudonym("gpu-node17", KEY) == first
     assert make_pseudonym("gpu-node18", KEY) != first

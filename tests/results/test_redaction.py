@@ -71,6 +71,10 @@ HARMLESS_TEXTS = [
 
 
 def test_secrets_in_text_are_replaced(redactor):
+    # ``REPLACED`` has pairs such as "password=hunter2 next", "password=<secret> next": texts with
+    # tokens, addresses, or names of users, hosts and folders, and what must become of them. The
+    # redactor belongs to the user alice on the host node-07.cluster.example, with a run in
+    # /mnt/runs/r1.
     for text, clean in REPLACED:
         assert redactor.redact_text(text) == clean
         assert redactor.redact_text(clean) == clean  # a second time changes nothing
@@ -173,6 +177,9 @@ _WORDS = st.sampled_from(
     st.sampled_from([" ", "", ": ", "="]),
 )
 def test_redacting_twice_changes_nothing(parts, between):
+    # ``parts``: harmless words and signs, paths of folders, IPv4 addresses, lower-case names and
+    # e-mail addresses in random order. What was redacted has marks such as <path>, which must not
+    # be replaced again.
     redactor = Redactor((Path("/data"), "<data>"))
     text = between.join(parts)
     once = redactor.redact_text(text)

@@ -47,6 +47,9 @@ def list_run_ids(cli, *args):
 
 
 def test_runs_are_listed_with_the_newest_first(cli, runs):
+    # The folder ``runs`` has a (the oldest), c (which failed) and b (the newest), which is in a
+    # subfolder. The case is distilbert_sst2. The devices of a and c are A100s, that of b are H100s;
+    # c has no ``p_core``, and runs without the value come last.
     assert list_run_ids(cli, "device~a100", "--sort", "p_core") == ["a", "c"]
     code, out, err = cli("results")
     assert (code, err) == (0, "")
@@ -56,7 +59,8 @@ def test_runs_are_listed_with_the_newest_first(cli, runs):
         "runs/a",
     ]
     assert out.count("distilbert_sst2") == 3  # in each row
-    # The changed values of two of the documents contradict the others.
+    # ``a`` has only another id and date than the recorded run. The changed values of b and c, such
+    # as their throughput, contradict the others in the same record.
     assert (out.count("unverified"), out.count("contradicted")) == (1, 2)
     code, out, err = cli("results", "--limit", "1", "--columns", "run_id,p_core")
     assert [line.split() for line in out.splitlines()][-1] == ["b", "900.5"]
