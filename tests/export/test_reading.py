@@ -251,6 +251,7 @@ def test_nodes_have_their_own_clocks_and_prefixes(tmp_path: Path) -> None:
 
 
 def test_steps_have_the_time_of_the_lowest_rank(tmp_path: Path) -> None:
+    """``UNIX_NS`` is the wall-clock time of the launch in ns, and ``S`` a second in ns."""
     ranks = make_ranks_with_devices(2)
     # The machine of rank 1 has another clock: its windows end 100 s later.
     for event in ranks[1]:
@@ -259,9 +260,10 @@ def test_steps_have_the_time_of_the_lowest_rank(tmp_path: Path) -> None:
     run_dir = write_sampled_run(tmp_path / "run", telemetry=None, ranks=ranks)
     write_events(run_dir / "events.rank0.jsonl", [])  # rank 1 is read first
     reader = RunReader(read_plan(run_dir), run_dir)
-    assert list(reader.iterate_new()) == []
+    assert list(reader.iterate_new()) == []  # a step is exported once both ranks reported it
     write_events(run_dir / "events.rank0.jsonl", ranks[0])
     (points,) = reader.iterate_new()
+    # The first step of rank 0 ends 7 s after the launch; of rank 1 it would be 107 s.
     assert select_points(points, "train/step")[0].unix_ns == UNIX_NS + 7 * S
 
 
@@ -293,6 +295,10 @@ def test_points_do_not_depend_on_how_files_grow(tmp_path: Path) -> None:
 
 
 def test_step_is_exported_once_the_slowest_rank_reported_it(tmp_path: Path) -> None:
+    """Each rank trains 16 steps: 3 of warm-up, and 13 in its last window, with a loss of 0.25.
+
+    ``MEASURED_WINDOW`` is the index of that last window in the events of a rank.
+    """
     ranks = make_ranks_with_devices(2)
     ranks[1] = ranks[1][:MEASURED_WINDOW]  # it stopped after the warm-up
     run_dir = write_sampled_run(tmp_path / "run", telemetry=None, ranks=ranks)
@@ -301,6 +307,7 @@ def test_step_is_exported_once_the_slowest_rank_reported_it(tmp_path: Path) -> N
     assert [point.number for point in select_points(complete, "train/step")] == [1, 2, 3]
     # At the end of the run, steps that only the other rank reported follow.
     remaining_points = reader.take_rest()
+    # Steps 4 to 16 are the 13 of the last window.
     assert [point.number for point in remaining_points] == list(range(4, 17))
     assert [point.values["train/loss"] for point in remaining_points] == [0.25] * 13
     expected = reduce.reduce(run_dir).steps
@@ -308,20 +315,25 @@ def test_step_is_exported_once_the_slowest_rank_reported_it(tmp_path: Path) -> N
 
 
 def test_steps_of_a_resumed_training_continue(tmp_path: Path) -> None:
+    """A training of 100 steps, an epoch of 64 and 36 more, is resumed by a run of 16 steps."""
     progress = {"steps": 100, "epoch": 1, "steps_of_epoch": 36, "samples": 6_400}
     run_dir = write_sampled_run(tmp_path / "run", telemetry=None)
     resumed = {"runs": ["a"], "checkpoint": "step-100", "progress": progress}
     change_plan(run_dir, resumed=resumed)
     points = read_points(run_dir)
     first, last = select_points(points, "train/step")[0], select_points(points, "train/step")[-1]
-    # 2 x 64 samples a step, 64 steps an epoch.
+    # Two ranks with 64 samples each take 128 a step; before were 100 steps of 64 samples.
     assert (first.number, first.values["train/samples"]) == (101, 6_400 + 128)
-    # The run takes 16 steps more.
+    # The run takes 16 steps more; an epoch has 64 steps, as the events of the ranks say.
     assert (last.number, last.values["train/epoch"]) == (116, 116 / 64)
     assert select_points(points, "eval/step")[0].number == 116
 
 
 def test_result_has_the_known_figures_under_the_names_of_csv_columns(tmp_path: Path) -> None:
+    """``UNIX_NS`` is the wall-clock time of the launch in ns, and ``S`` a second in ns.
+
+    Of the figures of a record, those without a value are left out of the exported result.
+    """
     run_dir = write_sampled_run(tmp_path / "run", telemetry=None)
     reader = RunReader(read_plan(run_dir), run_dir)
     list(reader.iterate_new())  # the result is numbered by the last step that was read
@@ -331,7 +343,7 @@ def test_result_has_the_known_figures_under_the_names_of_csv_columns(tmp_path: P
     result = reader.read_result()
     assert result is not None
     assert (result.status, result.trust, result.num_steps) == (built.status, built.trust.grade, 16)
-    assert result.unix_ns == UNIX_NS + 12 * S  # at the end of the run
+    assert result.unix_ns == UNIX_NS + 12 * S  # the end of the run: its last event is at 12 s
     assert result.figures["final/p_core_samples_per_s"] == built.figure("p_core")
     figures_with_value = [name for name, entry in built.figures.items() if entry.value is not None]
     assert len(result.figures) == len(figures_with_value) < len(built.figures)

@@ -28,6 +28,9 @@ def run(tmp_path):
 def read_log_events(form, run):
     """Return the events of a run's log.
 
+    Each line of a log begins with a marker of its form, and has an event as JSON behind it.
+    ``FORMS`` has the function that renders a log and the marker, by form.
+
     Args:
         form: ``perflog`` or ``mlperf``.
         run: the record and its folder.
@@ -44,6 +47,11 @@ def test_log_of_a_run_matches_its_golden_file(form, run):
 
 
 def test_a_resumed_run_is_other_work_and_has_no_mlperf_log(run):
+    """``run`` is the record and the folder of a run that began anew.
+
+    What is compared is the work that a record describes: of a resumed run, also the progress after
+    which it began. Its numbers here are any. An MLPerf log must cover a training from its start.
+    """
     record, folder = run
     progress = Progress(steps=20, epoch=0, steps_of_epoch=20, samples=640)
     resumed = Resumed(runs=["first"], checkpoint="none", progress=progress)
@@ -58,6 +66,7 @@ def test_a_resumed_run_is_other_work_and_has_no_mlperf_log(run):
 
 
 def test_importer_reads_the_same_figures_from_exported_files(run, tmp_path):
+    """A run is exported in three forms, and each file is imported as a row of figures."""
     record, folder = run
     (tmp_path / "perflog.log").write_text(render_perflog(record, folder), encoding="ascii")
     (tmp_path / "mlperf.log").write_text(render_mlperf_log(record, folder), encoding="ascii")
@@ -66,6 +75,7 @@ def test_importer_reads_the_same_figures_from_exported_files(run, tmp_path):
         imported = importers.read_files([tmp_path / name])
         assert imported.unread == []
         (row,) = imported.rows
+        # Only figures that the record has too.
         known_figures = {
             figure: entry for figure, entry in row.figures.items() if figure in record.figures
         }

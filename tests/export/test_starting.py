@@ -85,6 +85,10 @@ def list_steps(calls: Path) -> list[int]:
 def test_successful_follower_exports_everything_without_a_remark(
     run_dir: Path, stand_in_calls: Path
 ) -> None:
+    """``RECORD_CALLS``: a target for which the stand-in of W&B notes each call as a line of JSON.
+
+    The run has 16 steps. ``stand_in_calls`` is the file with the calls.
+    """
     assert follow_finished_run(run_dir, RECORD_CALLS) == []
     assert list_steps(stand_in_calls) == list(range(1, 17))
     last = json.loads(stand_in_calls.read_text().splitlines()[-1])
@@ -97,13 +101,17 @@ def test_successful_follower_exports_everything_without_a_remark(
 def test_steps_are_exported_during_the_run(
     tmp_path: Path, run_dir: Path, stand_in_calls: Path
 ) -> None:
+    """``RECORD_CALLS``: a target for which the stand-in of W&B notes each call as a line of JSON.
+
+    The events of ``run_dir``, a run of 16 steps that has ended, are written again into ``live``.
+    """
     live = tmp_path / "live"
     os.mkfifo(stand_in_calls)  # a read of it waits for the follower
     with Followers(live, parse_targets([RECORD_CALLS]), patience_s=60.0) as followers:
         followers.wait_until_ready(StopRequest())
         live.mkdir()
         (live / "plan.json").write_bytes((run_dir / "plan.json").read_bytes())
-        # Of each file, until the first window, which is a step.
+        # The seventh line of a rank is its first window: one step, with a loss of 0.75.
         write_part(live, run_dir, lines=7)
         first = json.loads(stand_in_calls.read_text().splitlines()[0])
         assert (first["train/step"], first["train/loss"]) == (1, 0.75)
@@ -146,6 +154,10 @@ def test_suspended_follower_is_killed_after_a_timeout(run_dir: Path) -> None:
 def test_signal_that_stops_the_launcher_does_not_interrupt_the_follower(
     run_dir: Path, stand_in_calls: Path, number: signal.Signals
 ) -> None:
+    """Ctrl-C reaches the follower too, which must still export all 16 steps of the run.
+
+    ``RECORD_CALLS``: a target for which the stand-in of W&B notes each call in ``stand_in_calls``.
+    """
     remarks = follow_finished_run(
         run_dir, RECORD_CALLS, act=lambda child: child.send_signal(number)
     )

@@ -69,6 +69,7 @@ def test_text_formats_match_their_golden_files():
 
 
 def test_parquet_has_the_rows_of_the_table_with_their_types(run, tmp_path):
+    """``COLUMNS``: the columns that every table has; figures of cases follow them."""
     record, _ = run
     records = [record, record.model_copy(update={"run_id": "second"})]
     write_parquet(records, tmp_path / "a.parquet")

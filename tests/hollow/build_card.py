@@ -123,6 +123,7 @@ def build(torch: Path, headers: Path, out: Path) -> None:
     and all others that torch, Triton or programs look for are stubs that return 0.
     """
     out.mkdir(parents=True, exist_ok=True)
+    # What torch imports from the vendor: ``NVIDIA_SYMBOL`` matches the beginning of such a name.
     libraries = sorted((torch / "lib").glob("*.so*"))
     symbols = [read_symbols(file, "--dynamic") for file in libraries]
     defined_by_torch = set().union(*(table.defined for table in symbols))
@@ -135,9 +136,11 @@ def build(torch: Path, headers: Path, out: Path) -> None:
 
     objects = compile_sources(headers, out, cudnn=read_cudnn_version(torch))
     implemented = set().union(*(read_symbols(file).defined for file in objects))
+    # The functions of the driver that Triton calls, as the C source that it brings names them.
     used_by_triton = DRIVER_FUNCTION.findall(
         (torch.parent / TRITON_SOURCE).read_text(encoding="utf-8")
     )
+    # ``LOOKED_UP_BY_NAME``: functions that torch and trainmark ask for while they run.
     names = {name for name, _ in imports}.union(LOOKED_UP_BY_NAME, used_by_triton)
     stubs = sorted(names - implemented)
     stub_source, version_script = out / "stubs.c", out / "versions.map"
@@ -159,6 +162,7 @@ def build(torch: Path, headers: Path, out: Path) -> None:
         "-ldl",
     )
 
+    # ``OPENED_BY_NAME``: libraries that no library of torch is linked with.
     # The library has the names of all libraries that torch and other programs open.
     needed = set().union(*(list_needed_libraries(file) for file in libraries))
     file_names = {name for name in needed if NVIDIA_LIBRARY.match(name)}.union(OPENED_BY_NAME)

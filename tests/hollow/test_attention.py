@@ -29,7 +29,10 @@ def list_kernels_of_step(device, generated, name, fields: dict[str, Any]) -> set
 
 @pytest.mark.parametrize("row", TABLE, ids=lambda row: f"{row.case}-{row.fields.get('dropout')}")
 def test_attention_runs_documented_kernel(row, device, generated):
-    """A row of ``TABLE`` is a case, fields of its recipe, and a function that names the kernel."""
+    """A row of ``TABLE`` is a case, fields of its recipe, and a function that names the kernel.
+
+    ``IN_32_BITS`` and ``IN_16_BITS`` are the precisions whose attention has inputs of so many bits.
+    """
     for precision in IN_32_BITS + IN_16_BITS:
         fields = {"precision": precision} | row.fields
         expected = row.kernel(precision, torch.__version__)  # None: the card cannot run the step

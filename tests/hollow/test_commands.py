@@ -47,10 +47,12 @@ def test_list_devices_shows_the_card(call):
 
 
 def test_doctor_opens_the_card_in_every_precision(call):
+    """``PRECISIONS``: those that the simulated card, an H200, supports, from fp32 to fp8."""
     code, output = call("trainmark", "doctor", "--device", "nvidia")
     assert code in (0, 1)  # 1: other programs use this machine
     assert "NVIDIA H200" in output
     assert f"can open each rank's device; supported precisions: {', '.join(PRECISIONS)}" in output
+    # The version that the simulated NVML reports.
     assert "nvml 13.580.0 can read 1 device" in output
 
 
@@ -68,7 +70,12 @@ def test_parts_of_the_device_contract_that_need_no_arithmetic_hold(call):
 
 
 def test_ceilings_say_that_nothing_was_computed(call):
-    """The simulated card launches matmuls, but computes no product."""
+    """The simulated card launches matmuls, but computes no product.
+
+    ``PRECISIONS`` are those in which products are measured; a point is one size of the matrices.
+    ``WRONG_PRODUCTS`` are the codes of what may be wrong: zeros, a value that is not finite, or a
+    large error.
+    """
     code, output = call("trainmark", "ceilings", "--device", "nvidia", "--budget-s", 0.01, "--json")
     assert code == 1  # some results are wrong
     measurements = json.loads(output)["ranks"][0]["measurements"]
