@@ -103,7 +103,11 @@ def test_run_faster_than_the_published_peak_fails(call, tmp_path):
 
 
 def test_run_that_trains_nothing_fails(call, tmp_path):
-    """The card computes nothing; its name has no published peak, and 1 ms an operation is slow."""
+    """The card computes nothing; its name has no published peak, and 1 ms an operation is slow.
+
+    So no figure is impossibly high, and the only fault is that the parameters did not change. The
+    two variables set the name of the simulated card, and how long each of its operations takes.
+    """
     code, _ = call(
         *shlex.split("trainmark run toy --device nvidia"),
         *("--out", tmp_path / "run"),
@@ -120,6 +124,8 @@ def test_run_out_of_memory_leaves_its_record(call, tmp_path):
     """Another program holds memory that NVML does not show, as in a container.
 
     So planning finds 1000 MiB, enough for the run, but 420 of them cannot be allocated.
+    These variables are of the simulated card. Its other name has no published peak, and each of its
+    operations takes 1 ms, so that no figure is impossibly high: memory is the only fault.
     """
     code, _ = call(
         *shlex.split("trainmark run gpt_megatron --device nvidia"),

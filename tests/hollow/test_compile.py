@@ -22,6 +22,11 @@ GRAPH_BREAKS: dict[str, set[str]] = {}
 def test_compiled_step_does_not_wait_and_has_no_unknown_graph_break(
     name, precision, device, generated
 ):
+    """The fourth step raises if the host waits for the card in it.
+
+    ``RECIPE_FIELDS``: by case, changes of the recipe, such as random weights where none can be
+    loaded. ``GRAPH_BREAKS``: by case, the reasons for which its graph may break; others have none.
+    """
     if name == "gpt_oss_20b" and precision != "bf16":
         pytest.skip("the host waits for the numbers of rows of experts; see train/experts.py")
     dynamo.reset()
@@ -39,6 +44,7 @@ def test_compiled_step_does_not_wait_and_has_no_unknown_graph_break(
         job.step(batches)
     batches.close()
     assert set(counters["graph_break"]) <= GRAPH_BREAKS.get(name, set())
+    # Counters of torch: the graphs, and the calls that Inductor leaves to libraries.
     # Something was compiled, and matmuls call the card's library.
     assert counters["stats"]["unique_graphs"] > 0
     assert counters["inductor"]["extern_calls"] > 0

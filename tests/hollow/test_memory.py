@@ -12,6 +12,7 @@ EXCEPTIONS: dict[tuple[str, str], str] = {}
 
 @pytest.mark.parametrize(("case", "recipe"), list(iterate_published_recipes()))
 def test_predicted_memory_is_within_a_tenth(case, recipe):
+    """``EXCEPTIONS``: recipes with a larger error, and why; it may be empty."""
     memory = measure(case, recipe)
     # The prediction divided by the memory that torch's allocator reserves, less 1.
     assert memory.deviation is not None, "out of memory"

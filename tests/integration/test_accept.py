@@ -40,6 +40,7 @@ def count_events(folder: Path, kind: str) -> int:
 
 
 def test_acceptance_of_a_machine_measures_judges_and_resumes(tmp_path: Path) -> None:
+    """``TWO_DEVICES_ONE_ROUND``: the case toy on two devices, cores of the CPU, in one round."""
     folder = tmp_path / "accept"
 
     process = accept(*TWO_DEVICES_ONE_ROUND, "--out", str(folder), "--phases", "devices,nodes")
@@ -98,7 +99,8 @@ def test_exit_code_is_0_if_all_devices_pass_and_3_if_one_is_undecided(tmp_path: 
 def test_exit_code_is_3_if_one_round_cannot_decide(tmp_path: Path) -> None:
     folder = tmp_path / "accept"
 
-    # ``TWO_DEVICES_ONE_ROUND`` asks for one round.
+    # ``TWO_DEVICES_ONE_ROUND`` asks for one round, which does not show the noise of a device's
+    # times. ``TOLERANT``: limits so wide that no difference of this machine's cores fails a device.
     process = accept(*TWO_DEVICES_ONE_ROUND, "--out", str(folder), "--phases", "devices", *TOLERANT)
 
     assert process.returncode == 3, process.stderr
@@ -150,6 +152,10 @@ def test_record_of_a_run_is_a_baseline_for_one_device(tmp_path: Path) -> None:
 def test_interrupted_phase_ends_and_resumes_with_the_same_command(
     tmp_path: Path, phase: str
 ) -> None:
+    """Three devices, which are cores, are measured in two rounds of each phase.
+
+    ``TOLERANT``: limits so wide that no difference of this machine's cores fails a device.
+    """
     folder = tmp_path / "accept"
     args = ("toy", "--device", "cpu", "--nproc", "3", "--repeats", "2", "--seconds", "0.2")
     command = [sys.executable, "-m", "trainmark", "accept", *args, "--out", str(folder)]

@@ -89,6 +89,11 @@ def cluster(tmp_path: Path) -> Cluster:
 def test_nodes_measure_alone_and_in_pairs_and_resume_with_missing_measurements(
     cluster: Cluster,
 ) -> None:
+    """``HOSTS`` are three addresses of this machine; each is a node with one device.
+
+    Phases measure devices, nodes, and pairs of nodes. ``cluster`` asks for two rounds of each; all
+    pairs of three nodes need three rounds, of one pair each.
+    """
     process = cluster.accept()
 
     # A busy machine may look slow, or give no verdict.
@@ -102,8 +107,8 @@ def test_nodes_measure_alone_and_in_pairs_and_resume_with_missing_measurements(
     assert [(comparison.control, comparison.devices) for comparison in result.bits] == [
         ("deterministic", 3)
     ]
-    # Each node: twice its device, twice itself, and both pairs. Later rounds of pairs than the
-    # three planned ones measure links again that looked slow.
+    # Each of 3 nodes: twice its device, twice itself, and both its pairs. Later rounds of pairs
+    # than the three planned ones measure links again that looked slow.
     measured = cluster.events("measured")
     planned = [event for event in measured if event["phase"] != "pairs" or event["round"] < 3]
     assert len(planned) == 3 * (2 + 2 + 2)
@@ -129,6 +134,7 @@ def test_nodes_measure_alone_and_in_pairs_and_resume_with_missing_measurements(
 
 
 def test_node_that_never_starts_is_named_and_others_keep_their_results(cluster: Cluster) -> None:
+    """``HOSTS`` are three addresses of this machine; each is a node, whose agent ssh starts."""
     # As if ssh could not connect, but only for the agent: the check before it succeeds.
     cluster.run_before_ssh_command(HOSTS[1], 'case "$*" in *agent*) exit 255;; esac')
 
@@ -209,6 +215,7 @@ def test_interrupted_phase_ends_all_nodes_and_keeps_what_was_measured(
 
 @pytest.mark.nightly
 def test_death_of_the_first_node_loses_no_result_of_others(cluster: Cluster) -> None:
+    """``HOSTS`` are three nodes of this machine; only pairs without the first are measured."""
     process = subprocess.Popen(
         cluster.command("--phases", "devices,nodes,pairs", "--deadline", "120"),
         env=cluster.environment(),
@@ -217,6 +224,7 @@ def test_death_of_the_first_node_loses_no_result_of_others(cluster: Cluster) -> 
         text=True,
     )
     assert process.stderr is not None
+    # The first round of the phase before the pairs has ended.
     for line in process.stderr:
         if "nodes: 1 of" in line:
             break
@@ -242,6 +250,10 @@ def test_death_of_the_first_node_loses_no_result_of_others(cluster: Cluster) -> 
 
 @pytest.mark.nightly
 def test_node_clock_wrong_by_minutes_changes_no_result(cluster: Cluster) -> None:
+    """``HOSTS`` are three nodes of this machine.
+
+    The limits 10 are so wide that no difference of this machine's cores fails a node.
+    """
     # Python imports this module at its start: the clock of the second node is 600 s ahead.
     (cluster.folder / "sitecustomize.py").write_text(
         "import time\nreal = time.time\ntime.time = lambda: real() + 600\n"
@@ -252,7 +264,7 @@ def test_node_clock_wrong_by_minutes_changes_no_result(cluster: Cluster) -> None
 
     assert process.returncode in (0, 3), process.stderr
     joined_s = {event["node"]: event["unix_s"] for event in cluster.events("joined")}
-    assert joined_s[HOSTS[1]] - joined_s[HOSTS[0]] > 500  # 600 s, and what joining takes
+    assert joined_s[HOSTS[1]] - joined_s[HOSTS[0]] > 500  # of 600 s: they join apart
     result = read_result(cluster.out)
     assert not result.not_measured
     assert all(member.step is not None for member in result.members)

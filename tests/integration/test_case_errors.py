@@ -68,6 +68,7 @@ def test_dry_run_of_a_broken_case_leaves_nothing(run_broken_case):
 
 
 def test_error_of_a_case_is_reported_even_if_the_folder_has_a_record(run_broken_case):
+    """The case ``broken`` raises in its function ``data_check``, before any rank starts."""
     for _ in range(2):  # the second time the folder has the record of the first
         _, _, err = run_broken_case("data_check")
         assert "planted in data_check" in err

@@ -42,6 +42,7 @@ class Faulty(Cpu):
 
 @two_cores
 def test_ceilings_of_two_ranks_are_measured(trainmark: Any) -> None:
+    """``TINY``: options that let each measurement last only 0.05 s."""
     process = trainmark("ceilings", "--device", "cpu", "--nproc", "2", *TINY, "--json")
     assert process.returncode == 0, process.stderr
     document = json.loads(process.stdout)

@@ -27,6 +27,10 @@ def run_doctor(*args: str, cwd, **variables: str) -> subprocess.CompletedProcess
 
 
 def test_full_doctor_runs_every_check(tmp_path):
+    """``CHECKS`` has all checks by their codes; ``recipe`` is found by one with another code.
+
+    A condition that ``stops`` a run gives the exit code 2, one that ``spoils`` its result 1.
+    """
     process = run_doctor("toy", "--device", "cpu", "--json", cwd=tmp_path)
     document = json.loads(process.stdout)
     severities = {check["severity"] for check in document["checks"]}

@@ -15,6 +15,7 @@ from trainmark.rank.failure import DISK_FULL_EXIT
 
 
 def test_exception_of_a_rank_is_the_cause(start_run):
+    # The case ``faulty``, whose fault comes at the start of step 15 if the recipe says no other.
     # ``fault=raise``: the rank raises a ValueError about row 17.
     process, run_dir = start_run("--nproc", "2", "fault=raise", "fault_rank=1")
     code, out, _ = wait_for_end(process)

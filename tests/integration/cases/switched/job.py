@@ -17,10 +17,15 @@ SLOW_STEP_S = 1.0
 
 class SwitchedJob(ToyJob):
     def __init__(self, context, data):
+        """Replace the step of the toy job by one that first sleeps if it crosses the bad switch.
+
+        ``BEHIND_SWITCH=1`` is in the environment of the ranks behind it. ``SLOW_STEP_S``: 1 s.
+        """
         super().__init__(context, data)
         is_behind = float(os.environ.get("BEHIND_SWITCH") == "1")  # 0 or 1, to be added
         device, world = self.stepper.device, context.world_size
         (num_behind,) = add_over_ranks(is_behind, world_size=world, device=device)
+        # ``num_behind``: a sum over the ranks, so that each of them knows it.
         # The ranks train across the bad switch if some are behind it and some are not. Two ranks
         # are never slow, so that only sets of more than two show the switch.
         crosses_switch = world > 2 and 0 < num_behind < world
