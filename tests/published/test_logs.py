@@ -347,8 +347,10 @@ def test_contradictions_of_an_event_log_are_found(import_text, change, codes):
 
 
 def test_second_end_of_a_run_is_found_and_the_first_one_counts(import_text):
-    stop = OURS.splitlines(keepends=True)[-1]  # ``run_stop`` in line 36, 4 s after the start
-    # 80 s later.
+    # ``OURS`` is a run that this program exported in MLPerf's form, with 36 lines. The last one is
+    # ``run_stop``, 4 s after ``run_start``. It is repeated in line 37, with a time (``time_ms``)
+    # that is 80 s later.
+    stop = OURS.splitlines(keepends=True)[-1]
     late = stop.replace("1000000010000", "1000000090000")
     (row,) = import_text(OURS + late, "result_0.txt").rows
     (note,) = (note for note in row.notes if note.code == "log_ends_twice")
@@ -372,6 +374,7 @@ def test_speeds_that_a_log_states_twice_are_compared(import_text):
 
 def test_facts_stated_once_are_reported_as_unchecked(import_text):
     (row,) = import_text(TWO_ATTEMPTS, "result_0.txt").rows
+    # The log, two runs in MLPerf's form of which one succeeded, states each of these facts once.
     (note,) = row.notes
     assert (note.code, note.args) == ("log_not_checkable", {"what": "samples, batch, times"})
     # Our own export states samples and batch twice, so that they can be checked.

@@ -111,7 +111,9 @@ def test_headings_between_rows_apply_to_following_rows():
 
 
 def test_unreadable_cell_is_listed_and_its_row_kept():
-    # "3 to 4 days" as a time; an empty line before the second row ends the table.
+    # ``NINE`` is a table of nine columns with two rows. In the first row, the 361 in the column
+    # ``e2e_time`` is replaced by "3 to 4 days". The second row begins with the label of a device,
+    # "X100单机单卡"; it is replaced by an empty line, which ends the table before that row.
     row, cell = read(NINE.replace("361", "3-4天").replace("| X100单机单卡", "\n"))[:2]
     assert isinstance(row, Row)
     assert "e2e_time" not in row.figures
@@ -131,7 +133,9 @@ def test_other_tables_and_pages_without_results_are_listed():
 
 
 def test_pipes_code_and_quotes_in_cells_are_read():
-    # The table in a block of code, and again in a quotation, with a pipe in a cell.
+    # ``NINE`` is a table of two rows, in its lines 3 and 4, with the precisions "fp32" and "amp".
+    # Here it is in a block of code, so one line further down, and again in a quotation, from line 8
+    # on, where a cell has a pipe, which Markdown escapes: "fp32|x".
     text = "```\n" + NINE + "```\n\n> " + NINE.replace("\n", "\n> ").replace("fp32", r"fp32\|x")
     rows = [entry for entry in read(text) if isinstance(entry, Row)]
     assert [row.cells["precision"] for row in rows] == ["fp32", "amp", "fp32|x", "amp"]
@@ -141,7 +145,7 @@ def test_pipes_code_and_quotes_in_cells_are_read():
 def test_commands_joined_by_pipes_are_no_table():
     commands = "```bash\nexport steps=1 | cat\nexport steps=2 | cat\n```\n"
     assert [entry.reason.code for entry in read(commands)] == ["page_without_tables"]
-    # Unlike a table in such a block.
+    # Unlike a table in such a block: ``NINE`` has two rows, with these precisions.
     rows = [entry for entry in read(commands + f"```bash\n{NINE}```\n") if isinstance(entry, Row)]
     assert [row.cells["precision"] for row in rows] == ["fp32", "amp"]
 
@@ -182,11 +186,14 @@ def test_row_with_another_number_of_cells_than_headers_is_not_read(cells, num_ce
 
 
 def test_path_of_a_page_gives_model_and_vendor(tmp_path):
+    # In collections of results, the path of a page is VENDOR/MODEL-FRAMEWORK/README.md.
     page = files._add_folder_names(
         Page(file="p", form="flagperf"), tmp_path / "metax" / "glm-pytorch" / "README.md"
     )
     assert (page.vendor, page.model, page.framework) == ("metax", "glm", "pytorch")
-    # The path takes precedence over the page, whose facts name distilbert and nvidia.
+    # The path takes precedence over the page: its table of facts (``FACTS``) before the results
+    # (``NINE``) names another model, distilbert, and another vendor. The program has a benchmark
+    # case of the path's model, ``glm_superglue``.
     row = next(files.read_page(FACTS + NINE, page))
     assert (row.case, row.vendor) == ("glm_superglue", "metax")
 
@@ -211,6 +218,9 @@ def test_hostile_files_are_listed(tmp_path, name, content, code):
 @pytest.mark.parametrize("ending", ["\n", "\r\n"])
 def test_any_encoding_and_line_ending_is_read(tmp_path, encoding, ending):
     path = tmp_path / "README.md"
+    # ``FACTS``, a table of facts about the page, has 6 lines with the empty one at its end. So the
+    # two rows of ``NINE``, a table of results with two lines of headers, are in lines 9 and 10. Its
+    # label says "device X100, one machine of 8 cards (1x8)".
     path.write_bytes((FACTS + NINE).replace("\n", ending).encode(encoding))
     rows = files.read_files([path]).rows
     assert [row.line for row in rows] == [9, 10]
@@ -218,6 +228,7 @@ def test_any_encoding_and_line_ending_is_read(tmp_path, encoding, ending):
 
 
 def test_folder_is_read_whole_but_for_hidden_files(tmp_path):
+    # ``NINE`` is a page with a table of results, whose two rows are in lines 3 and 4.
     folder = tmp_path / "pages"
     (folder / "b").mkdir(parents=True)
     (folder / ".git").mkdir()

@@ -27,6 +27,8 @@ def audit_page(text: str, folder: Path) -> tuple[int, set[int | None]]:
 
 def test_planted_errors_are_found_in_their_row(tmp_path: Path) -> None:
     pages = list(iterate_planted_pages())  # each has one error, in the lines that it names
+    # There are 60 (``NUM_PLANTED``). In 57 of them or more (``NUM_FOUND``), such a line must have a
+    # finding.
     assert len(pages) == NUM_PLANTED
     is_error_found = [bool(audit_page(page.text, tmp_path)[1] & set(page.lines)) for page in pages]
     assert sum(is_error_found) >= NUM_FOUND  # a few cannot be told from correct rows

@@ -47,8 +47,9 @@ def test_every_sample_line_is_recognised_as_its_own_preset_only(preset):
 
 
 def test_explicit_options_override_the_preset():
-    # A preset says how to read the log of a trainer; here it is recognized as Megatron's.
-    # Steps take 2 s. With 1,024 tokens a step on each of 8 devices they give tokens/s.
+    # A preset says how to read the log of a trainer; here it is recognized as Megatron's. Its
+    # sample log has steps of 9 s, which is skipped, 1 s and 3 s: 2 s in the mean. With 1,024 tokens
+    # a step on each of 8 devices they give tokens/s.
     analyzed = analyze_sample(
         "megatron", base_batch_size=1024, gpu_num=8, skip_steps=1, ips_unit="tokens/s"
     ).record
@@ -65,7 +66,9 @@ def test_explicit_options_override_the_preset():
 def test_step_times_without_a_batch_become_steps_a_second():
     assert analyze_sample("nanogpt", skip_steps=1).record.UNIT == "steps/s"
     with_batch = analyze_sample("nanogpt", skip_steps=1, base_batch_size=12).record
-    assert (with_batch.FINAL_RESULT, with_batch.UNIT) == (60.0, "samples/s")  # 5 steps/s of 12
+    # The sample log has steps of 30 s, which is skipped, 100 ms and 300 ms: 5 steps/s. With 12
+    # samples in a step these are 60 samples/s.
+    assert (with_batch.FINAL_RESULT, with_batch.UNIT) == (60.0, "samples/s")
 
 
 def test_preset_of_most_lines_is_taken():

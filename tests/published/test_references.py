@@ -39,7 +39,8 @@ def test_founding_page_equals_the_reference_rows_cell_by_cell(case):
         files.read_page(print_reference_page(case), Page(file="page.md", form="flagperf"))
     )
     shipped = list(read_references(case))
-    # All were read as rows, none as an unreadable place.
+    # ``CASES`` has the number of published rows by case. All were read as rows, from the page and
+    # from the files that are shipped with the case, and none as an unreadable place.
     assert [type(entry) for entry in (*printed, *shipped)] == [Row] * 2 * CASES[case]
     # A row as read from the page, as shipped, and as in the file.
     for row, known, source in zip(

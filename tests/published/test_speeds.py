@@ -79,7 +79,8 @@ def test_speeds_of_known_forms(tmp_path, lines, speeds):
 def test_first_line_with_a_value_is_kept(tmp_path):
     log = tmp_path / "log.txt"
     log.write_text("\n".join(["hello", *NANOGPT]) + "\n")
-    # Both quantities were first read in this line.
+    # ``NANOGPT`` are two lines as the trainer nanoGPT prints them, each with two quantities: a step
+    # time and an MFU (share of the device's peak). Both were first read in the first of the lines.
     assert [x.raw for x in read_logged_speeds([log])] == [NANOGPT[0], NANOGPT[0]]
 
 
@@ -87,12 +88,14 @@ def test_log_that_has_a_speed_is_taken(tmp_path):
     first, second = tmp_path / "a.txt", tmp_path / "b.txt"
     first.write_text("rank 1 is ready\n")
     second.write_text("\n".join(NANOGPT) + "\n")
-    # Only one of several logs, such as those of ranks, has speeds.
+    # Only one of several logs, such as those of ranks, has speeds: ``NANOGPT``, two lines of the
+    # trainer nanoGPT with step times of 900 ms and 120 ms.
     (step_time, _mfu) = read_logged_speeds([first, second])
     assert step_time.values == pytest.approx([0.9, 0.12])
 
 
 def test_output_that_is_no_text_has_no_speed(tmp_path):
     log = tmp_path / "log.txt"
+    # Bytes of a compressed log, cut off: they are not decompressed, and no text.
     log.write_bytes(gzip.compress(b"step 1 tokens/s 100\n" * 99)[:40])
     assert read_logged_speeds([log]) == []
