@@ -44,8 +44,10 @@ def read_speed(analysis: Analysis) -> tuple[float | None, str]:
 
 @pytest.mark.parametrize("log", REPORTED, ids=[f"{x['file']}-{i}" for i, x in enumerate(REPORTED)])
 def test_reported_log_has_the_expected_speed(log: dict[str, Any]) -> None:
-    # ``REPORTED`` are logs after public bug reports, with values worked out by hand. A log has no
-    # result if it has no speed; a note is only looked for if one is expected.
+    # ``REPORTED`` are entries of a table: a file with a log after a public bug report, ``options``
+    # of the analysis, and the expected speed (``result``), ``unit`` and ``loss``, worked out by
+    # hand. An entry has no result if its log has no speed; ``note`` is a part of the analysis'
+    # notes, and only looked for if the entry has one.
     options = log.get("options", {"preset": "auto"})
     analysis = analyze(str(LOGS / "reported" / log["file"]), Options(**options))
     assert read_speed(analysis) == (log.get("result"), log.get("unit", ""))
@@ -63,6 +65,8 @@ def test_log_of_a_trainer_has_its_speed(tmp_path: Path, log: dict[str, Any]) -> 
 def test_key_with_a_rate_unit_gives_its_unit_and_number_of_devices(
     tmp_path: Path, text: str
 ) -> None:
+    # ``KEYS["rates"]`` is a table of texts as logs print them, such as "tok/s/GPU: 100", with the
+    # result and its unit, here [800.0, "tokens/s"].
     lines = "".join(f"step {i}, loss 2.{i}, {text}\n" for i in range(4))
     # The table has the expected result with 8 devices, by which a rate of one is multiplied; a
     # result of 0 says that the key is no speed.
@@ -73,7 +77,7 @@ def test_key_with_a_rate_unit_gives_its_unit_and_number_of_devices(
 
 @pytest.mark.parametrize("text", KEYS["step_times"]["texts"])
 def test_key_of_a_step_time_gives_its_unit_and_number_of_steps(tmp_path: Path, text: str) -> None:
-    # Each text of the table says that a step takes 0.5 s.
+    # Each text of the table says that a step takes 0.5 s, such as "step time: 500ms": 2 steps/s.
     lines = "".join(f"iter {i}, loss 2.{i}, {text}\n" for i in range(4))
     assert read_speed(analyze_text(tmp_path, lines)) == (2.0, "steps/s")
 
@@ -88,11 +92,15 @@ def draw_progress_bar(first: int, last: int, more: str = "") -> str:
         first, last: steps done in the first state, and after the last one.
         more: further values in each state.
     """
+    # ``BAR`` is the text of a state: percent, steps done of 100, as many seconds on its clock (in
+    # ``done`` too), and a loss. The rate that it prints, 1.50s/it, contradicts its clock.
     states = (BAR.format(percent=i, done=i, more=more) for i in range(first, last))
     return "".join(f"\r{state}" for state in states) + "\n"
 
 
 def test_progress_bar_is_read_by_its_counter_and_clock(tmp_path: Path) -> None:
+    # Each state of the bar counts one more step and one more second. The rate that it prints, 1.5 s
+    # for a step, is not used.
     assert read_speed(analyze_text(tmp_path, draw_progress_bar(first=0, last=50))) == (
         1.0,
         "steps/s",
@@ -100,6 +108,7 @@ def test_progress_bar_is_read_by_its_counter_and_clock(tmp_path: Path) -> None:
 
 
 def test_each_state_of_a_progress_bar_has_its_values(tmp_path: Path) -> None:
+    # Line 1 is "starting"; line 2 has 50 states of the bar, one over the other, each with tok/s.
     analysis = analyze_text(
         tmp_path, "starting\n" + draw_progress_bar(first=0, last=50, more=", tok/s=12345")
     )
@@ -201,6 +210,8 @@ def test_planned_step_of_one_counter_does_not_end_another(tmp_path: Path, counte
             for step in range(first, first + 5)
         )
 
+    # A second run begins at step 1 again. The first one stopped at step 5 of 500, or, below, came
+    # from step 496 to its planned end, step 500.
     analysis = analyze_text(tmp_path, format_steps(1) + format_steps(1))
     (note,) = (note for note in analysis.figures["notes"] if note.startswith("run 1 of 2"))
     assert "aborted at step" in note
@@ -235,15 +246,18 @@ def test_lower_epoch_begins_a_run_even_if_lines_between_print_no_epoch(tmp_path:
     run = (
         "epoch: 1 tokens/s: {rate}\ntokens/s: {rate}\nepoch: 2 tokens/s: {rate}\ntokens/s: {rate}\n"
     )
+    # The second run begins in line 5, where the epoch falls from 2 to 1; its speed is the result.
     analysis = analyze_text(tmp_path, run.format(rate=5) + run.format(rate=8))
     assert (read_speed(analysis), analysis.figures["values"]) == ((8.0, "tokens/s"), 4)
     assert any(note.startswith("run 1 of 2, lines 1 to 4") for note in analysis.figures["notes"])
 
 
 def test_epochs_of_a_known_trainer_are_one_run(tmp_path: Path) -> None:
+    # Lines as nanoGPT prints them, of three epochs of three steps; no line names the epoch, and the
+    # steps begin anew in each.
     text = "".join(f"iter {i}: loss 2.5, time {5 + i}.00ms\n" for _ in range(3) for i in range(3))
     analysis = analyze_text(tmp_path, text)
-    # Step times of 5, 6 and 7 ms.
+    # Step times of 5, 6 and 7 ms, three times: 1 / 0.006 s. All 9 values are those of one run.
     assert (read_speed(analysis), analysis.figures["values"]) == ((166.667, "steps/s"), 9)
 
 
@@ -348,6 +362,8 @@ def test_events_and_steps_of_one_log_give_the_wall_time_of_the_events(tmp_path: 
 
 
 def test_event_log_of_a_failed_run_is_flagged(tmp_path: Path) -> None:
+    # A log of MLPerf's form with two runs. The first one is aborted; the second one succeeded, with
+    # 262,144 samples in 600 s, which are 436.907 samples/s. Here the log says that it failed too.
     text = (LOGS / "reported/mllog_two_attempts.txt").read_text()
     analysis = analyze_text(tmp_path, text.replace('"status": "success"', '"status": "aborted"'))
     assert analysis.record.JOB_FAIL_FLAG == 1
@@ -357,13 +373,15 @@ def test_event_log_of_a_failed_run_is_flagged(tmp_path: Path) -> None:
 
 
 def test_total_of_a_perflog_counts_and_not_its_steps(tmp_path: Path) -> None:
+    # A run that this program exported in the form PerfLog: events of steps, and totals at the end.
     text = (GOLDEN / "export_perflog.txt").read_text()
     for preset in ("auto", "perflog"):
         analysis = analyze_text(tmp_path, text, preset=preset)
         record = analysis.record
         # The values of the export's last line.
         assert (record.FINAL_RESULT, record.UNIT, record.LOSS_RESULT) == (384.0, "samples/s", 0.125)
-        # The total at the end counts, not the speed by the samples and times of the steps.
+        # The total at the end counts, the one without evaluations, not the speed by the samples and
+        # times of the steps.
         assert analysis.figures["read_from"] == "throughput(ips)_no_eval"
 
 

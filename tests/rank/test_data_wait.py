@@ -251,6 +251,9 @@ def test_data_wait_of_each_step_matches_a_model_of_the_queue(  # noqa: PLR0917
     window_steps: int,
     max_steps: int,
 ) -> None:
+    # An epoch is a list of micro-batches with random times: ``fetch_ns`` to read one, ``launch_ns``
+    # to queue its work on the device, and ``work_ns`` for this work. ``times`` are those of pinning
+    # a batch in memory and of copying it to the device. The clock begins at ``START_NS``.
     all_epochs = [epoch] * num_epochs
     device = device_type(FakeClock(START_NS), times=times)
     schedule = {"window_steps": window_steps, "max_steps": max_steps}

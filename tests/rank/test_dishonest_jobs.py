@@ -44,8 +44,9 @@ def run_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
 
     Fields of the recipe are given by name.
     """
-    monkeypatch.setattr(CpuDevice, "matmul_rate", SyncDevice.matmul_rate)  # not measured, so quick
-    threads = torch.get_num_threads()  # the job sets its own number
+    # The rate of matmuls that is measured before training is a fixed one of a fake, so it is quick.
+    monkeypatch.setattr(CpuDevice, "matmul_rate", SyncDevice.matmul_rate)
+    threads = torch.get_num_threads()  # the job sets its own number; it is restored at the end
 
     def call(job_type: type[ToyJob], **overrides: object) -> Record:
         monkeypatch.setattr(job, "build", job_type)
@@ -66,6 +67,8 @@ def read_cause(record: Record) -> tuple[str, str, dict[str, Any]]:
 
 def list_doubts(record: Record) -> list[Message]:
     """Return the findings but for those of this machine and of a short run."""
+    # Other programs run, the speed changes or too few steps show whether it does, and batches were
+    # read before measuring began.
     usual = {"machine_busy", "not_steady", "steadiness_unknown", "read_before_measured"}
     return [finding for finding in record.findings if finding.code not in usual]
 
