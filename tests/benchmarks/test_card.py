@@ -174,11 +174,16 @@ def test_a_section_ends_with_findings_on_the_cpu(name: str, tmp_path: Path) -> N
 
 
 def test_findings_are_kept_and_shown(sections: Sections) -> None:
-    """The section has a bar that is met, and two figures, one of which is not known."""
+    """The section has a bar that is met, and two figures, one of which is not known.
+
+    A bar is a requirement: what is judged, what was measured, what is required, whether it is met.
+    ``GOOD`` is the source of the section, in which all of these values are written as they are.
+    """
     sections.add("good", GOOD)
 
     assert sections.measure(size="full") == 0
 
+    # The file has the name of the card, which the facts of the test call "Some (R) Card".
     section = sections.read_document("some-card")["sections"]["good"]
     assert section["bars"] == [{"what": "speed", "measured": "2", "bar": "at least 1", "met": True}]
     assert section["figures"] == {"speed_per_s": 2.0, "no": None}
@@ -228,14 +233,17 @@ def make_clock_that_jumps(path: Path) -> Callable[[], float]:
 def test_a_section_that_hangs_is_ended_with_all_its_processes(
     sections: Sections, tmp_path: Path
 ) -> None:
-    """The section starts a child in a session of its own, writes both process ids, and sleeps."""
-    sections.add("hangs", HANGS)
+    """The section starts a child in a session of its own, writes both process ids, and sleeps.
+
+    A session of its own: a signal to the process group of the section does not reach the child.
+    """
+    sections.add("hangs", HANGS)  # the source of such a section, in the module injected_hangs
     pids = tmp_path / "pids"  # of the section's process and of its child, once both run
     process = run(
         "injected_hangs",
         Card(device="cpu", size="tiny", scratch=tmp_path),
-        limit_s=NEVER_S,
-        stop=StopRequest(),
+        limit_s=NEVER_S,  # an hour by the clock below, which is not the real one
+        stop=StopRequest(),  # nobody asks to stop
         clock=make_clock_that_jumps(pids),  # beyond the limit, as soon as the file is there
     )
     assert process.state == "timed out"
@@ -305,6 +313,8 @@ def test_section_with_a_budget_knows_its_remaining_time(sections: Sections) -> N
 
 
 def test_section_without_a_budget_has_the_time_limit_of_a_section(sections: Sections) -> None:
+    # A section that reports as its figures whether the benchmark is brief (has a budget of time for
+    # all sections) and the seconds that it may still go on.
     sections.add(
         "first",
         """
@@ -316,8 +326,9 @@ def run(card):
     assert sections.measure() == 0
     figures = sections.read_document()["sections"]["first"]["figures"]
     assert figures["is_brief"] == 0.0
-    # 85% of the limit of a section: the rest is kept for ending and writing. Loading the section
-    # has taken some of it.
+    # ``NEVER_S``, an hour, is the limit that ``measure`` gives to a section. It has 85% of it to
+    # measure: the rest is kept for ending and writing. Loading the section has taken some of it,
+    # but certainly not so much that less than half were left.
     assert NEVER_S / 2 < figures["left_s"] <= 0.85 * NEVER_S
 
 
@@ -390,11 +401,16 @@ def test_section_that_trained_nothing_fails_with_a_sentence(sections: Sections) 
 def test_sections_skipped_by_a_spent_budget_are_named_and_run_next_time(
     sections: Sections, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """``BRIEF`` is the source of a section that ends at once and notes that it was called.
+
+    ``measure_briefly`` runs both sections with a budget of 600 seconds of the given clock.
+    """
     sections.add("first", BRIEF)
     sections.add("second", BRIEF)
     calls_of_first = sections.folder / "scratch" / "injected_first.calls"  # written when it runs
 
-    # The first section leaves three of 600 seconds, too few to run another one.
+    # The clock stands at 0 s until the first section has run, then at 597 s: three seconds of the
+    # budget are left, too few to run another section. 1 is the exit code of an incomplete result.
     assert measure_briefly(sections, clock=lambda: 597.0 if calls_of_first.exists() else 0.0) == 1
 
     assert (sections.count_calls("first"), sections.count_calls("second")) == (1, 0)
@@ -403,11 +419,17 @@ def test_sections_skipped_by_a_spent_budget_are_named_and_run_next_time(
     assert list(sections.read_document(stem)["sections"]) == ["first"]
     assert "second (not run)" in (sections.folder / "results" / f"{stem}.md").read_text()
 
+    # The next call with enough time runs only what is missing.
     assert measure_briefly(sections, clock=lambda: 0.0) == 0
     assert (sections.count_calls("first"), sections.count_calls("second")) == (1, 1)
 
 
 def test_budget_runs_the_most_important_sections() -> None:
+    """``SECTIONS`` has all sections. A budget is too little time for all of them.
+
+    Without ``--sections`` a call with a budget runs those that ``BRIEF_SHARES`` of the benchmark
+    lists as the most important ones, in this order.
+    """
     arguments = command._parse_arguments(["--budget", "90s"], SECTIONS)
 
     assert arguments.budget == 90.0
@@ -494,7 +516,10 @@ def test_the_test_that_runs_when_the_time_is_over_is_skipped_and_a_report_remain
 
 
 def test_rounds_stop_when_time_is_up() -> None:
-    answers = iter([True, False])  # after the first round there is time for one more
+    """``interleave`` calls each variant once a round, and returns what each round measured."""
+    # After the first round there is time for one more, after the second there is none: two of the
+    # nine rounds are measured. The warm-up round before them is not in the result.
+    answers = iter([True, False])
     timings = interleave(
         {"one": lambda: 1.0, "two": lambda: 2.0},
         rounds=9,

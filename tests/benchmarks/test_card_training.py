@@ -161,7 +161,12 @@ def test_variants_and_rounds_without_time_are_skipped(
 def test_plain_embedding_bags_without_time_are_skipped(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    now_s = 0.0
+    """The section has 60 s by a fake clock; one of its two parts takes 40 s.
+
+    It times our own training step and, to compare, one with the embedding bags of torch.
+    """
+    now_s = 0.0  # of the fake clock
+    # What a part reports: numbers that the section needs, but which do not matter here.
     measured = {
         "seconds": [1.0],
         "embedding_seconds": [0.5],
@@ -187,7 +192,8 @@ def test_plain_embedding_bags_without_time_are_skipped(
     card = Card(device="cpu", size="full", scratch=tmp_path, ends_at_s=60.0, is_brief=True)
     result = dlrm.run(card)
 
-    # The part "plain" is our own step; the bar compares it with "bags", which had no time.
+    # The part "plain" is our own step. After it 20 s are left, but a part takes 40 s, so there is no
+    # time for "bags". The bar compares the speed of both, so it is neither met nor missed (None).
     (bar,) = result.bars
     assert (bar.measured, bar.met) == ("unknown: there was no time for it", None)
     assert result.figures["plain_step_seconds"] == 1.0
@@ -198,13 +204,18 @@ def test_plain_embedding_bags_without_time_are_skipped(
 def test_largest_tables_fit_and_one_more_row_each_does_not(
     monkeypatch: pytest.MonkeyPatch, total_gib: int
 ) -> None:
-    total = total_gib << 30
+    """The embedding tables of the benchmark are as large as the device's memory allows.
+
+    There are ``NUM_TABLES``, 26, tables with rows of ``DIM``, 128, float32.
+    """
+    total = total_gib << 30  # bytes of memory of a fake device
     use = MemoryUse(allocator_peak_bytes=0, used_bytes=0, total_bytes=total, scope="device")
     opened: Any = SimpleNamespace(memory=lambda: use)
     vendor = SimpleNamespace(open=lambda *_: opened)
     monkeypatch.setattr(devices, "choose_vendor", lambda _: vendor)
     rows = largest_tables.count_rows_that_fit("card")  # of each of ``NUM_TABLES`` equal tables
-    # The process that asks for the memory occupies up to ``CONTEXT_BYTES`` of it.
+    # The process that asks for the memory occupies up to ``CONTEXT_BYTES``, 1 GiB, of it. The rank
+    # that trains has the rest; ``place_tables`` refuses tables that do not fit into its part of it.
     rank_memory = RankMemory(total - largest_tables.CONTEXT_BYTES)
     place_tables(rank_memory, [rows] * NUM_TABLES, DIM, world_size=1)  # raises if they do not fit
     with pytest.raises(EnvironmentFault):

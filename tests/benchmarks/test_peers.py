@@ -41,6 +41,9 @@ class CountingDevice:
 def take_turns(device: CountingDevice, monkeypatch: pytest.MonkeyPatch, requests: str) -> int:
     """Time the turns that a benchmark asks this peer process for; return the number of steps.
 
+    ``iterate_turns`` reads a request, yields once for each step that it wants to be taken, and
+    prints the time of the turn. Its clock is that of the fake device.
+
     Args:
         requests: standard input: lines, each with the number of steps of a turn.
     """

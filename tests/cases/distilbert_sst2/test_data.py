@@ -99,6 +99,15 @@ def test_labels_by_the_generating_rule_score_the_best_accuracy(split):
 @pytest.mark.parametrize("vocabulary_file", ["vocab.txt", "tokenizer.json"])
 @pytest.mark.parametrize("length", [8, 24])
 def test_ids_equal_those_of_the_library_tokenizer(folder, vocabulary_file, length):
+    """Our token ids of unusual texts are those of the tokenizer of ``transformers``.
+
+    The fixture ``folder`` is a small valid data folder, and ``REAL`` the recipe that trains on it.
+    ``UNUSUAL_TEXTS`` holds eleven texts with accents, Chinese, odd spaces, 150 times "x" and such.
+
+    Args:
+        vocabulary_file: from which our tokenizer reads its words.
+        length: ``seq_length``; 8 is so short that some texts are cut.
+    """
     from transformers import DistilBertTokenizer
 
     library_tokenizer = DistilBertTokenizer(vocab=str(folder / "model" / "vocab.txt"))
@@ -106,7 +115,7 @@ def test_ids_equal_those_of_the_library_tokenizer(folder, vocabulary_file, lengt
         # A model folder may have either file; this one leaves only tokenizer.json.
         library_tokenizer.backend_tokenizer.save(str(folder / "model" / "tokenizer.json"))
         (folder / "model" / "vocab.txt").unlink()
-    write_split(folder, "train", UNUSUAL_TEXTS, [0] * len(UNUSUAL_TEXTS))
+    write_split(folder, "train", UNUSUAL_TEXTS, [0] * len(UNUSUAL_TEXTS))  # any valid labels
     rows = data.load(folder, replace(REAL, seq_length=length)).train
     (ids, mask, _), counts = rows.batch(np.arange(len(UNUSUAL_TEXTS)))
     expected = library_tokenizer(
