@@ -79,6 +79,12 @@ def test_wrong_clock_breaks_the_contract(fault: str) -> None:
 
 
 def test_a_mark_that_waits_breaks_the_contract(tmp_path: Path) -> None:
+    """A device whose marks wait for it fails the test of waits within a step.
+
+    ``WAITING_MARKS_PLUGIN`` is the text of a pytest plugin that makes the marks of the stand-in, a
+    device that computes on the processor, wait. ``check_contract`` runs tests of ``tests/device``
+    on it: here test_no_step_waits_for_the_device of test_windows.py with the case toy in fp32.
+    """
     (tmp_path / "waiting_marks.py").write_text(WAITING_MARKS_PLUGIN)
     process = check_contract("windows and toy-fp32", str(tmp_path), PYTEST_PLUGINS="waiting_marks")
     assert process.returncode == 1, process.stdout + process.stderr

@@ -65,6 +65,8 @@ def test_memory_limits_of_all_parent_groups_are_read(
             below ``TOP``, and the limit in MiB.
         quota: number of cores, the smallest quota of all groups; None: no group has one.
     """
+    # ``TOP`` is sys/fs/cgroup, where Linux has the files of control groups; ``STEP`` is the
+    # path below it of a group as Slurm makes one for a step of a job.
     # The folder of the process's own group, ``STEP``, must exist: names in ``files`` may lead from
     # it to a parent by ``..``.
     (tmp_path / TOP / STEP).mkdir(parents=True)

@@ -168,6 +168,8 @@ PACKAGES_WITHOUT_VENDOR_NAMES = (
 
 def test_packages_that_serve_all_vendors_name_none() -> None:
     package = Path(devices.__file__).parents[1]
+    # ``PACKAGES_WITHOUT_VENDOR_NAMES``: the folders of the program that must work with every
+    # vendor, such as "cli", "plan" and "train"; so must the modules beside the folders.
     files = list(package.glob("*.py"))
     for name in PACKAGES_WITHOUT_VENDOR_NAMES:
         files += (package / name).rglob("*.py")
@@ -177,6 +179,12 @@ def test_packages_that_serve_all_vendors_name_none() -> None:
 
 
 def test_every_vendor_of_this_project_states_what_it_was_tested_on() -> None:
+    """Each vendor class has a text, in English and Chinese, on how it was tested.
+
+    ``_ACCELERATORS`` are the classes of this project's vendors except the CPU. ``NOT_STATED`` is
+    the text of a vendor that has none, ``REAL_RUNS`` that of one tested by real runs. ``text.zh``
+    is the Chinese text.
+    """
     kinds = [*devices._ACCELERATORS, Cpu]
     tested = {vendor.name: devices.get_tested(vendor) for vendor in (kind() for kind in kinds)}
     assert NOT_STATED not in tested.values()

@@ -38,7 +38,11 @@ class Microseconds(AsyncDevice):
 
 
 def make_product(device: AsyncDevice) -> Callable[[], object]:
-    """Return work that the host launches and the device does."""
+    """Return work that the host launches and the device does.
+
+    The launch takes the host 5 us (``LAUNCH_NS``), the work the device 1.4 ms (``WORK_NS``), both
+    of the simulated clock.
+    """
 
     def run() -> None:
         device.clock.advance(LAUNCH_NS)
@@ -52,6 +56,7 @@ def test_wrong_marks_are_refused(kind: Any, clock: FakeClock) -> None:
     """A mark is an event in the device's queue, and the time between two marks is in ns.
 
     ``HostMarks`` takes the host's time as a mark; the other kinds return the time in another unit.
+    So they disagree with the host's clock about products of 1.4 ms each (``make_product``).
     """
     device = kind(clock)
     with pytest.raises(EnvironmentFault) as refused:
@@ -61,7 +66,8 @@ def test_wrong_marks_are_refused(kind: Any, clock: FakeClock) -> None:
 
 def test_marks_in_the_device_queue_pass(async_device: AsyncDevice, clock: FakeClock) -> None:
     refuse_wrong_marks(async_device, make_product(async_device), clock=clock)
-    # 1, 2, 4, 8 and 16 products are timed: sixteen take 22.4 ms, the first count of 20 ms or more.
+    # 1, 2, 4, 8 and 16 products of 1.4 ms are timed: sixteen take 22.4 ms, the first count of 20 ms
+    # or more, from which on the two clocks are compared. Each count is timed once.
     assert async_device.calls.count("elapsed") == 5
 
 

@@ -29,6 +29,8 @@ UUID_OF_CARD, UUID_OF_SLICE = bytes(range(16)), bytes(range(16, 32))
 
 
 def test_devices_are_those_visible_to_the_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+    # ``UUID_OF_CARD`` has the bytes 0 to 15, ``UUID_OF_SLICE`` 16 to 31: the driver gives bytes, of
+    # which the program makes the usual texts, with lower-case addresses of a domain of four digits.
     # Name, bus address and UUID of a whole card, and of a slice of a card that MIG partitions.
     library = make_cuda_library(
         (H100, b"00000000:C1:00.0", UUID_OF_CARD),
@@ -123,6 +125,7 @@ def test_variables_that_change_what_is_measured_are_recorded(vendor: nvidia.Nvid
 def test_mig_slice_has_its_own_memory_and_one_rank(
     vendor: nvidia.Nvidia, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # ``SLICE`` has a name that ends in "MIG 1g.10gb" and 10 GiB of memory, the card around it 80.
     put_cards(monkeypatch, FakeCard(slices=[SLICE]))
     assert vendor.product_names() == [f"{H100} MIG 1g.10gb"]
     assert vendor.rank_memory(1) == RankMemory(10 * GIB)
@@ -133,6 +136,8 @@ def test_mig_slice_has_its_own_memory_and_one_rank(
 def test_rank_memory_excludes_memory_of_other_processes(
     vendor: nvidia.Nvidia, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # A ``FakeCard`` has 80 GiB, all of them free, unless its arguments say otherwise. ``computing``
+    # and ``drawing`` are the bytes that each process uses, by its id; None: not known.
     busy = FakeCard(
         uuid="GPU-2",
         used=30 * GIB,

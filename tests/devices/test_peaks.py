@@ -122,6 +122,8 @@ def test_peaks_of_amd_in_fp32_are_those_of_the_matrix_units(
 
 
 def test_no_name_belongs_to_two_rows() -> None:
+    # ``NAMES`` are the 31 names under which drivers report the products of the table; a row may
+    # have several, or none.
     # No two rows share a name, not even if the case and the vendor's name are ignored.
     folded = [name.lower().removeprefix("nvidia ").removeprefix("amd ") for name in NAMES]
     alike = {name for name in folded if folded.count(name) > 1}

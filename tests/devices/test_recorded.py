@@ -52,7 +52,11 @@ PARSERS: dict[str, Parse] = {
 
 @pytest.mark.parametrize("name", EXPECTED)
 def test_a_recorded_output_is_read_number_by_number(name: str) -> None:
-    """The readings are those of ``expected.json``, written by hand from the outputs."""
+    """The readings are those of ``expected.json``, written by hand from the outputs.
+
+    ``RECORDED`` is the folder with the outputs of the vendors' tools, a subfolder for each tool.
+    ``EXPECTED`` is the content of ``expected.json``: the readings of each output by its path.
+    """
     # The keys of ``PARSERS`` are parts of names of files; the first that fits counts.
     parse = next(parse for part, parse in PARSERS.items() if part in name)
     samples = parse((RECORDED / name).read_text())
@@ -61,6 +65,8 @@ def test_a_recorded_output_is_read_number_by_number(name: str) -> None:
 
 
 def test_every_recorded_output_is_tested_and_has_its_source() -> None:
+    # ``RECORDED`` is the folder with published outputs of the vendors' tools; ``EXPECTED`` has the
+    # readings that a person found in each, by its path. ``SOURCES.md`` says where each was found.
     files = {str(file.relative_to(RECORDED)) for file in RECORDED.glob("*/*")}
     assert files == set(EXPECTED)
     sources = (RECORDED / "SOURCES.md").read_text()
@@ -86,6 +92,11 @@ def test_every_recorded_output_is_tested_and_has_its_source() -> None:
 )
 @pytest.mark.parametrize("parse", PARSERS.values())
 def test_output_without_a_device_is_unreadable_or_empty(parse: Parse, text: str) -> None:
+    """No text without a device makes a reader invent one or fail with another error.
+
+    ``PARSERS`` has the reader of each tool's output: a function that returns the readings of all
+    devices in a text.
+    """
     try:
         assert parse(text) == []
     except MonitorFault as fault:

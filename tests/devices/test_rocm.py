@@ -63,7 +63,10 @@ def two_mi100(machine: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_vendors_are_distinguished_by_their_pci_id(
     vendor: RocmVendor, pci_vendor: int, machine: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The kernel lists devices of AMD and of Hygon in the same place, KFD."""
+    """The kernel lists devices of AMD and of Hygon in the same place, KFD.
+
+    ``BOTH`` runs the test with the vendor of AMD and with that of Hygon, each with its PCI id.
+    """
     set_torch_build(monkeypatch, hip="6.0")
     other = HYGON if pci_vendor == AMD else AMD
     add_kfd_node(machine / "root", 1, vendor=other, minor=128)
@@ -177,6 +180,11 @@ def test_address_or_id_identifies_a_device(
 
 
 def test_tool_is_asked_for_names_once(machine: Path) -> None:
+    """Each reading asks the tool for values anew, but only the first one for names.
+
+    The tool is a script that prints two of the outputs in the folder ``RECORDED``: "metric" has the
+    values, "static" the names of cards. It writes its arguments to the file ``calls``.
+    """
     folder = RECORDED / "amd-smi"
     calls = machine / "calls"
     metric = shlex.quote(str(folder / "6.3-metric-mi300x.documentation.json"))
@@ -203,6 +211,8 @@ def test_tool_is_asked_for_names_once(machine: Path) -> None:
 def test_hygon_reads_json_and_the_newer_modules_version(
     machine: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # The tool prints an output of ``RECORDED``, in which the card's name is "DCU xxxx". Its id
+    # there is that of the card that is added to KFD, the kernel's list of devices.
     root = machine / "root"
     set_torch_build(monkeypatch, hip="6.3")
     add_kfd_node(root, 1, vendor=HYGON, minor=128, bus=0x09, unique_id=0x5E6F708192A3B4C5)

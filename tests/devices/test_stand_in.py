@@ -59,6 +59,9 @@ def test_vendor_and_device_conform(call_in_process: Any) -> None:
 def test_case_trains_as_on_a_cpu_with_exact_times(
     call_in_process: Any, cache: Path, train_in_fp32: Any, case: str
 ) -> None:
+    # ``CASES`` are the names of all cases. ``stand_in_jobs.train`` trains a case's tiny recipe on
+    # the CPU for 4 steps (``STEPS``); the stand-in is a simulated device that computes on the CPU,
+    # so that losses differ by rounding alone, at most 1e-6 (``FP32_ERROR``).
     expected = call_in_process(stand_in_jobs.train, case, cache)
     training = train_in_fp32(case)
     assert training["losses"] == pytest.approx(expected["losses"], rel=FP32_ERROR)
@@ -85,6 +88,9 @@ def test_case_trains_as_on_a_cpu_with_exact_times(
 def test_gradient_accumulation_and_random_weights_equal_those_of_a_cpu(
     call_in_process: Any, cache: Path, case: str, changes: dict[str, Any]
 ) -> None:
+    # ``changes`` are fields of the case's tiny recipe. ``stand_in_jobs.train`` trains on the CPU,
+    # ``train_on_stand_in`` on a simulated device that computes there: losses differ by at most 1e-6
+    # (``FP32_ERROR``). ``KNOWN_WAITS`` has the cases whose steps are known to wait.
     expected = call_in_process(stand_in_jobs.train, case, cache, **changes)
     training = call_in_process(stand_in_jobs.train_on_stand_in, case, cache, **changes)
     assert training["losses"] == pytest.approx(expected["losses"], rel=FP32_ERROR)
@@ -97,6 +103,9 @@ def test_gradient_accumulation_and_random_weights_equal_those_of_a_cpu(
 def test_autocast_computes_in_16_bits_and_waits_for_nothing(
     call_in_process: Any, cache: Path, train_in_fp32: Any, case: str, precision: str
 ) -> None:
+    # Losses differ from those in fp32, as 16 bits round more, but by at most 2% (``BF16_ERROR``).
+    # ``list_wrong_figures`` names figures that the device's simulated clock does not show;
+    # "step_waits": a step waited. ``KNOWN_WAITS`` has the cases whose steps are known to.
     fp32 = train_in_fp32(case)
     training = call_in_process(stand_in_jobs.train_on_stand_in, case, cache, precision=precision)
     assert training["losses"] != fp32["losses"]
@@ -135,6 +144,10 @@ def test_mistake_in_the_loop_gives_wrong_figures_that_are_detected(
 def test_job_that_reads_its_loss_within_a_step_is_detected(
     call_in_process: Any, cache: Path
 ) -> None:
+    """Only the check of waits within steps fails, as the times stay right.
+
+    ``read_each_loss`` makes the job read its loss in each step, for which the host must wait.
+    """
     training = call_in_process(
         stand_in_jobs.train_on_stand_in, "toy", cache, change_job=stand_in_jobs.read_each_loss
     )
@@ -152,6 +165,8 @@ def test_job_that_reads_its_loss_within_a_step_is_detected(
 def test_device_with_a_wrong_clock_is_detected(
     call_in_process: Any, cache: Path, fault: str, wrong: list[str]
 ) -> None:
+    # ``wrong`` are the figures of the run that contradict the simulated clock of the device: the
+    # start of training, the times of steps and windows, and whether steps, the loop or marks wait.
     training = call_in_process(stand_in_jobs.train_on_stand_in, "toy", cache, fault=fault)
     assert stand_in_jobs.list_wrong_figures(training) == wrong
 

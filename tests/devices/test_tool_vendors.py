@@ -114,7 +114,11 @@ VARIABLES = (
 
 @pytest.fixture
 def bare_machine(machine: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return the root of a machine without devices and with a torch built by PyTorch."""
+    """Return the root of a machine without devices and with a torch built by PyTorch.
+
+    ``VARIABLES`` are the environment variables that hide devices of the vendors; ``PYTORCH`` is a
+    build of torch by PyTorch itself, for no vendor of these tests.
+    """
     monkeypatch.setattr(nvidia_driver, "PROC", machine / "root/proc/driver/nvidia")
     monkeypatch.setattr(nvidia_driver, "DEVICE_NODES", machine / "root/dev")
     monkeypatch.setattr(nvidia_driver, "LIBRARY", "no-such-library.so")
@@ -136,7 +140,12 @@ def install_vendor(
 
 @pytest.fixture
 def vendor(bare_machine: Path, case: Case, monkeypatch: pytest.MonkeyPatch) -> TorchVendor:
-    """The vendor on a machine with its cards, driver, torch and tool."""
+    """The vendor on a machine with its cards, driver, torch and tool.
+
+    Tests run for each ``case``, of six vendors: its ``kind`` is the vendor's class, ``node`` the
+    name of a device's file, ``names`` the devices' names, ``file`` the recorded output of the
+    vendor's tool. ``COREX`` and ``MACA`` are the torch builds of Iluvatar and MetaX.
+    """
     vendor = case.kind()
     # The number of the first device's file: render nodes begin with 128, and the recorded output of
     # Ascend's tool has the cards 12 to 15.
@@ -180,7 +189,11 @@ def test_device_of_unknown_number_does_not_get_the_name_of_another(
 
 
 def test_devices_have_names_driver_and_memory(vendor: TorchVendor, case: Case) -> None:
-    """``case`` has what the recorded output of the vendor's tool shows."""
+    """``case`` has what the recorded output of the vendor's tool shows.
+
+    ``case.names`` has the name of each device, ``case.free_mib`` the memory in MiB that is free on
+    the first one.
+    """
     assert vendor_faults(vendor) == []
     assert vendor.is_present()
     assert vendor.count() == len(case.names)
@@ -274,6 +287,8 @@ def test_memory_is_read_each_time_and_other_facts_once(
     vendor: TorchVendor, case: Case, bare_machine: Path
 ) -> None:
     calls = bare_machine / "calls"  # a line for each call of the tool
+    # ``case`` has the expected facts of the machine: the recorded output of MetaX's tool
+    # (``file``), names, driver, and the free memory of the first device in MiB.
     script = f"echo >> '{calls}'; {make_print_command(RECORDED / case.file)}"
     install_tool(bare_machine.parent / "bin", "mx-smi", script)
     for _ in range(2):

@@ -65,6 +65,8 @@ def make_quota_group() -> Iterator[Path]:
     """Yield the file of a control group whose processes have little of the processor."""
     group = CPU_GROUP / f"trainmark-test-{os.getpid()}"
     group.mkdir()
+    # ``CPU_SHARE`` is 0.03: in each period of 100 ms all processes of the group together may
+    # compute for 3 ms. ``CPU_GROUP`` is the folder of control groups of version 1.
     period_us = 100_000
     (group / "cpu.cfs_period_us").write_text(str(period_us))
     (group / "cpu.cfs_quota_us").write_text(str(round(CPU_SHARE * period_us)))
@@ -111,7 +113,12 @@ def stop_agent(hosts: Hosts, number: int, out: Path, patience_s: float = 600.0) 
 
 
 def accept(folder: Path, case: str = "handicapped") -> tuple[Hosts, Path, str]:
-    """Accept six hosts with all faults; return the hosts, the folder, what was printed."""
+    """Accept six hosts with all faults; return the hosts, the folder, what was printed.
+
+    Six hosts of this machine (``NUM_HOSTS``), numbered from 0: host 0 (``QUOTA``) may use 3% of a
+    core, the agent of host 1 (``HUNG``) is stopped, the ranks of host 2 (``CRASHES``) are killed,
+    and 30% of the packets between hosts 3 and 4 (``LINK_ENDS``) are lost. Host 5 is healthy.
+    """
     out = folder / "out"
     (folder / "hosts").mkdir()
     hosts = Hosts(folder / "hosts", count=NUM_HOSTS)
@@ -161,6 +168,10 @@ def accept(folder: Path, case: str = "handicapped") -> tuple[Hosts, Path, str]:
 
 def check_findings(hosts: Hosts, out: Path) -> dict[str, bool]:
     """Return, by the keys of ``FAULTS``, whether the acceptance found exactly the planted faults.
+
+    ``QUOTA``, ``HUNG``, ``CRASHES`` and ``LINK_ENDS`` are the numbers of the hosts with a fault:
+    little processor time, a stopped agent, killed ranks, and a link between two that loses packets.
+    A deadline is 60 s (``DEADLINE_S``).
 
     Args:
         out: folder of the acceptance.

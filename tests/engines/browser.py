@@ -143,7 +143,8 @@ class Visit:
         A focus mark is an outline or a shadow of the focused control or of its label. Of the radio
         buttons of a group, Tab reaches only the checked one.
         """
-        # The script also keeps the controls, for the script ``_UNREACHED``.
+        # The script ``_CONTROLS`` counts and keeps the controls; ``_FOCUSED`` says of the focused
+        # one whether it has a mark and was reached before; ``_UNREACHED`` lists the others.
         num_controls = self.page.evaluate(_CONTROLS)
         unmarked = []
         # A few times more, so that the loop ends at a control that was reached before.

@@ -89,6 +89,8 @@ class Rootless:
     ) -> Path:
         """Write a cluster file for a container that has the machine's programs; return ``path``.
 
+        ``IMAGE`` is the name of an image of empty folders: all programs are mounted.
+
         Args:
             path: of the file.
             environment: further variables of the ranks.
@@ -119,6 +121,8 @@ class Rootless:
 
     def list_program_mounts(self) -> list[str]:
         """Return the mounts with this machine's programs, as far as the user may read them."""
+        # ``_FOLDERS`` are those of the system, such as /usr and /etc; ``SOURCES`` has the package
+        # trainmark. The prefixes are the folders of Python and of its virtual environment.
         folders = sorted({*_FOLDERS, str(SOURCES.parent), sys.prefix, sys.base_prefix})
         readable = [
             folder for folder in folders if self.run_command("test", "-r", folder).returncode == 0
