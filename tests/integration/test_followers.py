@@ -40,6 +40,10 @@ def find_followers(run_dir):
 
 
 def test_failed_followers_change_nothing_and_give_one_remark_each(start_run, wandb_calls):
+    """The stand-in for W&B acts by the target, ``wandb=…``; ``wandb_calls`` has its recorded calls.
+
+    A remark about a follower names the command ``trainmark follow``, which exports the run later.
+    """
     # Three followers: one that works, one whose server refuses, one whose process dies.
     args = ("wandb=keep", "wandb=refuse", "wandb=die")
     process, run_dir = start_run(*(f"--follow={word}" for word in args), "--lang", "zh", "--quiet")
@@ -61,6 +65,7 @@ def test_failed_followers_change_nothing_and_give_one_remark_each(start_run, wan
 
 
 def test_a_follower_that_is_killed_does_not_change_the_run(start_run, wandb_calls, fifo):
+    """``fifo``: the pipe to which the rank writes at its fault; ``go`` is beside it."""
     # The rank waits in a step, so that the run lasts until the follower is dead.
     process, run_dir = start_run("fault=hold", "--follow", "wandb=keep")
     wait_for_fault(fifo)

@@ -34,6 +34,10 @@ def write_downloads(folder):
 
 
 def test_downloads_are_prepared_and_their_checkpoint_trains_on_two_ranks(trainmark, tmp_path):
+    """``write_downloads`` writes 240 passages and a checkpoint of one layer into ``raw``.
+
+    ``SMALL`` sets four steps, no target, and a single head of attention.
+    """
     write_downloads(tmp_path / "raw")
     process = trainmark("prepare", "glm_superglue", "--from", "raw", "--data", "data")
     assert process.returncode == 0, process.stderr
@@ -43,7 +47,8 @@ def test_downloads_are_prepared_and_their_checkpoint_trains_on_two_ranks(trainma
     process = trainmark(*args, "num_layers=1", *cadence, "--nproc", "2", "--out", "run")
     assert process.returncode == 0, process.stdout + process.stderr
     record = read_record(tmp_path / "run")
-    # 32 samples a step: due at 32, at 96, and at the end.
+    # Two ranks with 16 samples each take 32 a step. Evaluations are due after 32 samples, 64 later
+    # at 96, and at the end, after 128: that is after steps 1, 3 and 4.
     assert [point.step for point in record.quality.history] == [1, 3, 4]
     assert {point.samples for point in record.quality.history} == {40}  # passages of val.jsonl
     assert record.counts.samples == 4 * 32

@@ -23,12 +23,18 @@ CASES = {
 @pytest.mark.nightly
 @pytest.mark.parametrize("case", CASES)
 def test_tiny_recipe_reaches_its_target(trainmark, tmp_path, case):
+    """``CASES`` has, by case, a file, a unit, and bounds of the quality that training must reach.
+
+    The file is the index record's, below ``index``, and has the speed in this unit. The bounds are
+    of the reached quality divided by the best possible one.
+    """
     index_file, unit, (min_ratio, max_ratio) = CASES[case]
     args = ("run", case, "--out", "run", "--quiet")
     process = trainmark(*args)
     assert process.returncode == 0, process.stdout + process.stderr
     record = read_record(tmp_path / "run")
-    # The best quality that the generated data allows is known: a loss ends above it.
+    # The best quality that the generated data allows is known: a loss ends above it, an accuracy
+    # below.
     ratio_to_best = record.quality.value / record.quality.best_possible
     assert min_ratio <= ratio_to_best <= max_ratio
     if case == "glm_superglue":

@@ -66,6 +66,7 @@ def test_template_creates_a_case_with_the_given_name(
 
 @pytest.mark.parametrize("name", ["Points", "1st", "my-case", "toy", "../up", ""])
 def test_template_refuses_other_names_and_existing_folders(name: str, tmp_path: Path) -> None:
+    # A capital letter, a digit at the start, a hyphen, an existing case, a path, and no name.
     with pytest.raises(UsageError):
         write_new_case(name, tmp_path)
     assert list(tmp_path.iterdir()) == []
@@ -76,17 +77,22 @@ def test_template_refuses_other_names_and_existing_folders(name: str, tmp_path: 
 
 
 def test_job_of_the_guide_passes_all_checks(work_folder: Path) -> None:
+    """``work_folder`` has the case ``line`` that the guide prints, where the program finds it."""
     assert find_definition_faults("line") == []
     plan = resolve(RunRequest(case="line", device="cpu"), generated_root=work_folder / "generated")
     plan.save(work_folder)
     facts = probe.probe_job(work_folder)  # of the plan that was saved there
     assert facts["waits"] is None  # a CPU cannot tell whether a step waits for the device
-    # What the case claims, and what was counted in a step.
+    # Operations of a step: what the case claims, and what was counted.
     assert facts["model_flops"] == pytest.approx(facts["counted"], rel=0.01)
 
 
 @pytest.mark.nightly
 def test_commands_of_the_guide_work(work_folder: Path, trainmark: Any) -> None:
+    """``work_folder`` has the case ``line`` that the guide prints, where the program finds it.
+
+    Of 1,200 points ``rows=900`` takes 900 for the training; the remaining 300 are for validation.
+    """
     checked = trainmark("check", "line", "--device", "cpu")
     assert checked.returncode == 0, checked.stdout + checked.stderr
     assert "FAULT" not in checked.stdout

@@ -83,7 +83,8 @@ def run_two_nodes(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_run_on_two_nodes_leaves_a_complete_record(run_two_nodes: Any, tmp_path: Path) -> None:
-    record = run_two_nodes(Here())  # each node is a process of this machine
+    """``Here`` is a launcher that starts each node as a process of this machine, with one rank."""
+    record = run_two_nodes(Here())
     run = tmp_path / "run"
     assert (record.status, record.plan.nnodes, len(record.ranks)) == ("passed", 2, 2)
     rows = record.plan.data.train_samples
@@ -102,6 +103,7 @@ def test_run_on_two_nodes_leaves_a_complete_record(run_two_nodes: Any, tmp_path:
     assert len(record.telemetry.hosts) == 2
     # The difference of the nodes' clocks is estimated at a barrier. Here both have the same clock,
     # so that only the time of the barrier itself remains.
+    # A barrier takes far less than 1e9 ns, a second.
     timeline = read_run(run, world_size=2, nodes=2)
     assert abs(timeline.nodes[1].shift_ns) < 1_000_000_000
 
@@ -128,6 +130,7 @@ def test_a_follower_reads_the_files_of_nodes_while_they_write_them(
 def test_other_packages_on_a_node_are_named_before_training(
     run_two_nodes: Any, tmp_path: Path
 ) -> None:
+    """``Here`` starts nodes on this machine; the given lines of a shell come before node 1."""
     (tmp_path / "other/peft-99.0.dist-info").mkdir(parents=True)
     (tmp_path / "other/peft-99.0.dist-info/METADATA").write_text("Name: peft\nVersion: 99.0\n")
     path = os.pathsep.join(filter(None, [str(tmp_path / "other"), os.environ.get("PYTHONPATH")]))
@@ -159,6 +162,7 @@ class Killing(Here):
 
 
 def test_a_killed_node_leaves_no_process_and_a_partial_record(run_two_nodes: Any) -> None:
+    """``Killing`` kills the process of node 1 as soon as its rank trains."""
     launcher = Killing()
     # It would train for hours.
     record = run_two_nodes(launcher, max_epochs="100000", target_value="none", max_steps="none")

@@ -118,6 +118,7 @@ except KeyboardInterrupt:
 
 
 def test_ctrl_c_leaves_a_record_and_then_interrupts_the_script(tmp_path: Path) -> None:
+    """``HELD`` is a script that runs a case whose rank waits, and prints the record's status."""
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo)
     os.mkfifo(tmp_path / "go")

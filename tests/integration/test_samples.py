@@ -110,7 +110,11 @@ FAULTS = {  # the tool's script, and the kind of the fault
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_failing_monitor_tool_is_a_recorded_fault(fault, install_tool_vendor, tmp_path):
-    """The host is still sampled, and the sampler ends with all its processes on request."""
+    """The host is still sampled, and the sampler ends with all its processes on request.
+
+    ``FAULTS`` has the script of the vendor's tool, and the kind of the fault that is reported.
+    ``MODULE`` is the sampler, which runs the tool and writes its events to ``TELEMETRY_FILE``.
+    """
     script, kind = FAULTS[fault]
     variables = install_tool_vendor(script)
     plan = {"device": {"vendor": "tooled"}, "nproc": 2, "sample_every_s": 0.1}

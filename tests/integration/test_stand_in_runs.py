@@ -43,11 +43,12 @@ def run(trainmark, tmp_path, monkeypatch):
 
 
 def test_every_training_feature_runs_on_the_stand_in_device(run, tmp_path):
+    """``STEPS``: how many steps ``run`` trains on the simulated device, named ``standin``."""
     record, code = run(
         "llama2_7b_lora",
         "llama",
         "precision=bf16",
-        "gas=2",
+        "gas=2",  # micro-batches of a step
         "checkpoint_activations=true",
         "mmlu_mode=off",
         STANDIN_OPERATION_NS="30000",  # how long the simulated device takes for an operation
@@ -76,6 +77,7 @@ def test_every_training_feature_runs_on_the_stand_in_device(run, tmp_path):
     ],
 )
 def test_two_simulated_devices_train_as_two_ranks_on_a_cpu(run, case, args):
+    """``FP32_ERROR``: the relative error that rounding in fp32 may cause between two devices."""
     record, code = run(case, case, "--nproc", "2", *args)
     expected, _ = run(case, f"{case}-cpu", "--nproc", "2", *args, device="cpu")
     assert (code, record.status, expected.status) == (0, "passed", "passed")

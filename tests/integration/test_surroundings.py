@@ -31,6 +31,10 @@ def plant_modules(folder, marker, *names):
 
 
 def test_nothing_is_imported_from_the_working_directory(start_run, tmp_path):
+    """Each planted module notes its import in the file ``marker``, and then raises.
+
+    ``PROGRAM`` is the path of the installed command ``trainmark``.
+    """
     work_folder, marker = tmp_path / "here", tmp_path / "marker"
     (work_folder / "trainmark").mkdir(parents=True)
     plant_modules(
