@@ -125,6 +125,8 @@ def test_a_long_loss_is_smoothed_by_a_moving_mean() -> None:
 
 
 def test_curves_of_several_runs_share_one_chart() -> None:
+    # The sides of a comparison, A and B, share a chart for each of loss, step time and quality. The
+    # legend names the devices of each side, here always those of the golden record.
     record = read_golden_record()
     overlays = {
         overlay.name: overlay
@@ -271,6 +273,8 @@ def test_each_quantity_has_a_chart_in_its_order(tmp_path: Path) -> None:
 
 
 def test_ranks_are_listed_from_the_slowest() -> None:
+    # The golden record of two A100 as a launch called "r1", which here gets three ranks with these
+    # step times and matmul rates.
     record = make_series("r", [100.0])[0]
     ranks = []
     for rank, (step_ns, matmul_rate) in enumerate([(100, 4e12), (100, 2e12), (120, 4e12)]):
@@ -291,7 +295,7 @@ def test_missing_value_of_a_rank_has_a_reason() -> None:
     ranks = [record.ranks[0].model_copy(update={"rank": rank, "step_ns": 100}) for rank in range(2)]
     reason = message("devices_unmonitored")
     power = record.figures["p_core"].model_copy(update={"value": None, "reason": reason})
-    # Two ranks, and the figure of the power without a value.
+    # Two ranks, and the figure of the power without a value, as nothing can read these devices.
     changes = {"ranks": ranks, "figures": record.figures | {"power": power}}
     table = figures.build_ranks(record.model_copy(update=changes))
     assert table is not None

@@ -51,7 +51,10 @@ def iterate_strings(value: Any) -> Iterator[str]:
 def list_faulty_texts(texts: list[str]) -> list[str]:
     """Return Chinese texts with half-width punctuation, or with a wrong or a missing space.
 
-    Placeholders and terms of the founding documents may stand beside anything.
+    Placeholders and terms of the founding documents may stand beside anything: both are replaced
+    by ``VALUE_STAND_IN``, a character that no rule looks at. ``FOUNDING_TERMS`` matches terms that
+    those documents print without spaces, ``HAN`` a Chinese character, and ``TYPOGRAPHY_FAULT`` what
+    is wrong, such as a comma of ASCII or a Latin letter right behind a Chinese character.
     """
     plain_texts = {
         text: re.sub(r"\{[^{}]*\}", VALUE_STAND_IN, FOUNDING_TERMS.sub(VALUE_STAND_IN, text))
@@ -65,6 +68,8 @@ def list_faulty_texts(texts: list[str]) -> list[str]:
 
 
 def test_chinese_texts_follow_one_typographic_rule() -> None:
+    # ``SOURCE``: the folder of the package, whose texts are in TOML files. ``FOREIGN_TEXTS_FILE``
+    # has headers of other people's pages, which are as they print them.
     paths = [path for path in SOURCE.rglob("*.toml") if path.name != FOREIGN_TEXTS_FILE]
     texts = [text for path in paths for text in iterate_strings(read_toml(path))]
     assert len(texts) > 300  # or the search found no texts

@@ -47,6 +47,9 @@ def make_judgements(word: str = "p_train") -> list[Judgement]:
 
 @pytest.mark.parametrize("word", ["p_train", HOSTILE])
 def test_junit_has_one_test_case_per_judgement(word: str) -> None:
+    # ``HOSTILE`` has control characters, markup and commands that CI systems obey in logs; with it
+    # as a name the document must still be XML of the same form. ``SUITE_ATTRIBUTES``: those that
+    # the schema of Jenkins' plugin for such reports allows.
     suite = ET.fromstring(to_junit(make_judgements(word)))
     assert suite.tag == "testsuite"
     assert set(suite.attrib) <= SUITE_ATTRIBUTES
@@ -60,6 +63,7 @@ def test_junit_has_one_test_case_per_judgement(word: str) -> None:
         assert all(set(part.attrib) == {"message", "type"} for part in case)
     if word == "p_train":  # in the hostile word, parts are replaced
         assert suite[0][0].attrib["type"] == "regressed"
+        # The value of the figure in ``make_judgements``; 100 samples/s were expected.
         assert "90" in suite[0][0].attrib["message"]
 
 

@@ -290,6 +290,7 @@ def test_a_published_row_is_compared_with_a_run_of_the_same_work():
     # The page prints fp32, but its program trained with TF32, which is what is compared.
     assert (row.nnodes, row.precision, row.stated.precision) == (1, "fp32", "tf32")
     text = " ".join(read_visible(page.build_document([run], [row]))[0])
+    # The training speeds (p_train) in samples/s: 457.2 of the run, 2135.8 as the page prints it.
     assert "A100 1 node x 8 (1x8) (published) × 0.214" in text  # 457.2 / 2135.8
 
 
@@ -443,6 +444,9 @@ def test_facts_of_a_run_are_shown_with_its_figures():
     ],
 )
 def test_device_utilization_has_a_tile_or_a_reason(values, expected):
+    # In the golden record, MFU, the share of the published peak, is 31.6%, and MAMFU, the share of
+    # the matmul rate that was measured, 40.7%. ``values`` replaces them. None: not known, for the
+    # reason below, that no peak of the product "X" is published.
     record = read_record()
     reason = message("peak_unknown", precision="bf16", product="X")
     figures = record.figures | {
@@ -474,6 +478,8 @@ def make_waiting_record(share):
 
 
 def test_most_limiting_rule_gives_advice_with_its_arithmetic():
+    # ``make_waiting_record`` takes the share of its time that a run waits for data; it computes in
+    # the rest. Less than 5% of waiting, and up to 10% of the cores used by others, are not named.
     assert translate(describe_dominant_limit(make_waiting_record(0.31)), "en").startswith(
         "31% of the time was spent waiting for data"
     )
@@ -482,7 +488,8 @@ def test_most_limiting_rule_gives_advice_with_its_arithmetic():
         "Compute takes 96% of the time and runs at 41% of the device's matmul rate; "
         "no bottleneck found."
     )
-    # A slow rank costs more than the wait for data: the page shows both rules, its rule first.
+    # A slow rank costs more than the wait for data: the page shows both rules, its rule first. Its
+    # steps are 60% longer than the others' (1.6 instead of 1), so 0.6 / 1.6 of the time are lost.
     slow = make_waiting_record(0.1).model_copy(
         update={"findings": [message("slow_rank", rank=2, share=0.6)]}
     )
@@ -518,6 +525,8 @@ def test_fewer_threads_are_advised_only_on_a_busy_cpu(torch_type, threads, advis
 
 
 def test_sections_are_in_reading_order():
+    # The golden record "sampled" has readings of its devices over time, which the sections "ranks"
+    # and "time" show; a page without readings may lack these two.
     anchors = [section.anchor for section in page.build_document([read_record("sampled")]).sections]
     expected = ["performance", "ranks", "time", "figures", "quality"]
     assert [*anchors[:5], anchors[-1]] == [*expected, "provenance"]
