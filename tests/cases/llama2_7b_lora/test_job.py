@@ -31,9 +31,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_published_mfu_follows_from_the_published_inputs() -> None:
     config = PRESETS["7b"]
     trained = count_lora_parameters(config, rank=8, targets=["q_proj", "v_proj"])
+    # The weights of Llama 2 7B as published. Adapters of rank 8: 32 layers, 2 targets in each, with
+    # two matrices of 8 x 4096.
     assert (count_parameters(config), trained) == (6_738_415_616, 4_194_304)
     peak = peaks.find_peak("NVIDIA A100-SXM4-40GB", "fp16")
-    assert peak is not None
+    assert peak is not None  # 312e12 FLOPs per second in fp16
 
     def format_mfu(per_token: float) -> str:
         # 4,017 tokens/s were published.
@@ -164,7 +166,9 @@ def two_rank_results(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> 
 
 @pytest.mark.parametrize("name", SPREADS)
 def test_two_ranks_train_as_one_rank(folder: Path, two_rank_results: Path, name: str) -> None:
-    changes = SPREADS[name]  # fields of the recipe
+    # ``SPREADS``: by name, the recipe fields of a way to train on two ranks. ``two_rank_results``
+    # has the results of both ranks, by the same names, and folders with the saved adapters.
+    changes = SPREADS[name]
     trainings = [torch.load(two_rank_results / f"rank{rank}.pt")[name] for rank in range(2)]
     batch = 2 * changes.get("micro_batch_size", 4)  # what two ranks take together
     job = tiny_llama.new_job(folder, **{**changes, "micro_batch_size": batch, "fsdp": False})
@@ -178,7 +182,7 @@ def test_two_ranks_train_as_one_rank(folder: Path, two_rank_results: Path, name:
     assert means == [(pytest.approx(loss, abs=1e-5), count) for loss, count in single_rank["steps"]]
     for item in trainings:
         assert item["quality"] == single_rank["quality"]
-        # Further values of the evaluation.
+        # Further values of the evaluation, by name.
         assert item["detail"] == pytest.approx(single_rank["detail"], abs=1e-4)
         for key, value in single_rank["weights"].items():
             # Adam turns rounding of a gradient near 0 into part of a step of 0.001.

@@ -107,6 +107,9 @@ def test_csv_with_byte_order_mark_crlf_and_separators_keeps_its_rows(tmp_path):
 
 
 def test_scores_with_a_reused_prefix_equal_scores_of_single_prompts(model, tokenizer, mmlu):
+    # ``mmlu``: four subjects of nine questions, so 36 prompts; each has the subject's five examples
+    # before its question. The plan puts prompts with the same beginning, their prefix, into a
+    # group. ``batch_tokens``: how many tokens of questions a forward pass takes.
     plan = plan_scoring(tokenizer, mmlu, max_length=2048)
     # The expected scores do not reuse the common prefix: each prompt goes through the model alone.
     with pytest.MonkeyPatch.context() as patch:
@@ -116,7 +119,7 @@ def test_scores_with_a_reused_prefix_equal_scores_of_single_prompts(model, token
             lambda model, group, batch_tokens: scoring._score_prompts_alone(model, group),
         )
         single_prompts = index_items(score_mmlu(model, mmlu, plan, batch_tokens=1))
-    assert len(single_prompts) == 36  # all items of ``make_subjects``
+    assert len(single_prompts) == 36
     for batch_tokens in (1, 100, 10_000):
         reused = score_mmlu(model, mmlu, plan, batch_tokens=batch_tokens)
         assert reused.shots_used == {5: 36}  # 5 examples in each of 36 prompts
@@ -152,6 +155,7 @@ def assert_scores_equal(peer, model, tokenizer, mmlu):
 
 def test_missing_choice_is_an_error(model, tokenizer, mmlu, monkeypatch):
     """A device that computes nothing may return any number as the place of the best choice."""
+    # ``argmax`` finds the best of the four choices of each question; here it returns place 7.
     monkeypatch.setattr(torch.Tensor, "argmax", lambda scores, _: torch.full((len(scores),), 7))
     plan = plan_scoring(tokenizer, mmlu, max_length=2048)
     with pytest.raises(ContradictionError) as raised:
@@ -170,7 +174,11 @@ def test_scores_equal_scores_of_the_installed_lm_eval(folder, model, tokenizer, 
 
 
 def score_on_rank(rank, model, tokenizer, mmlu):
-    """Return the scores of one of two ranks, which run equally many forward passes."""
+    """Return the scores of one of two ranks, which run equally many forward passes.
+
+    A pass takes at most 60 tokens of questions, so few that each rank needs several passes. The
+    plan of a rank has only the rank's part of the questions.
+    """
     plan = plan_scoring(tokenizer, mmlu, max_length=2048, rank=rank, world_size=2)
     return score_mmlu(
         model, mmlu, plan, batch_tokens=60, equal_passes=True, rank=rank, world_size=2
@@ -231,6 +239,8 @@ def test_ranks_sum_their_scores_and_run_equally_many_forward_passes(
 
 
 def test_shots_are_dropped_until_the_prompt_fits_and_counted(model, tokenizer, mmlu):
+    # ``mmlu``: four subjects of nine items, each subject with five examples ("shots") that precede
+    # an item's question in its prompt. A prompt may have 120 tokens, too few for some examples.
     plan = plan_scoring(tokenizer, mmlu, max_length=120)
     result = score_mmlu(model, mmlu, plan, batch_tokens=500)
     # Items by the largest number of examples that fits. ``num_truncated``: number of those that do
@@ -241,7 +251,7 @@ def test_shots_are_dropped_until_the_prompt_fits_and_counted(model, tokenizer, m
         for item in subject.items:
             fitting = [
                 count
-                for count in range(6)
+                for count in range(6)  # none to all five examples
                 if len(
                     tokenizer.encode_prompts(
                         [format_prompt(subject.name, subject.shots[:count], item)]

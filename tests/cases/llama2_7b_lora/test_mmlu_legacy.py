@@ -167,10 +167,13 @@ def test_prompts_equal_the_published_ones_to_the_token(subjects_and_prompts: Any
 def test_answers_equal_those_of_each_published_prompt_alone(
     subjects_and_prompts: Any, tmp_path: Path
 ) -> None:
+    # ``prompts``: as the published program builds them, by subject and row: two subjects of nine
+    # questions, so 18. "Legacy" is the published scoring, which picks the likeliest token of all.
     mmlu, prompts = subjects_and_prompts
     write_model(tmp_path / "model")
     model = open_model(tmp_path / "model")
-    # The tokenizer ``CHARACTERS`` puts the token BEGIN before a token for each character.
+    # The tokenizer ``CHARACTERS`` puts the token BEGIN before a token for each character. A prompt
+    # has at most ``LIMIT`` of them; longer ones are cut in ``prompts`` too.
     plan = plan_scoring(CHARACTERS, mmlu, legacy=True, max_length=LIMIT)
     # ``batch_tokens``: so few that each prompt is a batch of its own.
     result = score_mmlu(model, mmlu, plan, batch_tokens=1, legacy=True)

@@ -91,7 +91,8 @@ def test_number_of_validation_tokens_is_compared_with_the_published_one(
     monkeypatch.setattr(data, "PUBLISHED_VOCABULARY_SIZE", 264)
     recipe = tiny_llama31.make_recipe(data="c4", vocab_size=264)
     # With all documents and the published vocabulary, the number of tokens must be the published
-    # one; another number means another tokenizer or other documents.
+    # one, 47,186,855 (``VALIDATION_TOKENS``); the 45 documents have far fewer. Another number means
+    # another tokenizer or other documents.
     with pytest.raises(DataError, match="47,186,855 tokens"):
         data.check(prepared_folder, recipe)
     tokens = IndexedReader.open(prepared_folder / data.VALIDATION_PREFIX).num_tokens
