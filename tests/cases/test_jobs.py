@@ -92,6 +92,7 @@ def assert_alike(actual: Any, expected: Any, step: int) -> None:
 def test_compiled_and_eager_steps_have_the_same_gradients(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # ``DROPOUT`` has the cases with dropout; the toy has none. ``name`` is a case.
     # Without generated C++, which takes a minute per model and does not affect gradients.
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))
     # The recipe has no dropout, because compiled code draws other dropout masks.
@@ -142,10 +143,12 @@ def test_prefetch_depth_changes_no_result_of_a_case(name: str, tmp_path: Path) -
     case = cases.load(name)
     recipe = case.recipes["tiny"]
     folder = ensure_generated_data(case, recipe, tmp_path)
+    # Results with batches that are read when a step needs them, and with two read ahead of it.
     plain, ahead = (
         train_and_evaluate(name, folder, replace(recipe, read_ahead_batches=depth))
         for depth in (0, 2)
     )
     assert ahead == plain
     losses, _, _ = plain
-    assert len(set(losses)) == STEPS  # each step had another batch, so an error would show
+    # ``STEPS`` steps were taken. Each had another batch, so an error would show.
+    assert len(set(losses)) == STEPS

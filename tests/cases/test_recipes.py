@@ -29,9 +29,10 @@ def test_every_published_recipe_has_the_seed_of_its_file(name: str) -> None:
 
 
 def test_dlrm_recipes_have_the_published_global_batches() -> None:
+    # By recipe, the samples of a step over all ranks. All numbers below are the published ones.
     batch_sizes = {}
     for name, recipe in cases.load("dlrm").recipes.items():
-        if recipe.world is not None:  # published
+        if recipe.world is not None:  # a published recipe, written for nodes x ranks of each
             nnodes, nproc = map(int, recipe.world.split("x"))
             batch_sizes[name] = recipe.micro_batch_size * nnodes * nproc
             assert recipe.learning_rate == 24.0

@@ -34,7 +34,8 @@ CHANGES: dict[str, list[dict[str, Any]]] = {
 def test_planned_sizes_equal_those_of_the_job(
     name: str, changes: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # ``changes``: fields that differ from the tiny recipe of the case ``name``.
+    # ``changes``: fields that differ from the tiny recipe of the case ``name``, as ``CHANGES`` has
+    # them. A job knows its sizes from its model; ``find_sizes`` computes them without a model.
     monkeypatch.setattr(CpuDevice, "matmul_rate", SyncDevice.matmul_rate)  # not measured, so quick
     job = tiny_jobs.build(name, CpuDevice(threads=1), tmp_path, **changes)
     facts = dict(job.facts())

@@ -81,6 +81,8 @@ def test_dry_run_of_an_engine_starts_an_agent_on_every_node(
 
     assert code == 0
     plan = json.loads(printed)
+    # ``PROGRAMS``: the engine's program that starts the job, such as sbatch. ``AGENT``: the module
+    # that runs on every node, and gets the folder of the first session.
     assert plan["command"][0] == PROGRAMS[launcher]
     script = plan["files"][file]
     assert f"{AGENT} {out}/sessions/1" in script

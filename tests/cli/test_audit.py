@@ -62,7 +62,8 @@ def test_an_error_is_printed_with_its_arithmetic_and_ends_with_1(cli: Cli, tmp_p
 
 
 def test_a_record_that_contradicts_itself_ends_with_1(cli: Cli, tmp_path: Path) -> None:
-    # The record has times and samples that give another p_core than 255.
+    # ``write_record_with`` writes the record of a toy run with another p_core, the rate without
+    # pauses. The record's times and samples give about 256 samples/s, not 255.
     code, _, err = cli("audit", write_record_with(tmp_path / "run", p_core=255.0), "--json")
     assert code == 1
     assert "does not match" in err
@@ -84,6 +85,7 @@ def test_rows_of_an_unknown_model_get_a_fix(cli: Cli, tmp_path: Path) -> None:
 
 
 def test_table_without_a_known_heading_is_refused(cli: Cli, tmp_path: Path) -> None:
+    # Without the heading "configuration" of the first column, this is no table of results.
     (tmp_path / "rows.csv").write_text("what,precision,p_train\nA100 1x1,fp32,100000\n")
     code, _, err = cli("audit", tmp_path / "rows.csv")
     assert code == 2

@@ -56,9 +56,9 @@ def test_number_of_verbs_and_options_is_limited():
 
 
 def test_help_of_output_option_describes_its_default(cli, leave_runs):
-    leave_runs("a")
+    leave_runs("a")  # writes the record of a toy run into runs/a
     args = {"report": ["runs/a"], "export": ["runs/a", "--to", "json"], "bundle": ["runs/a"]}
-    outcomes = {}  # of a call of each verb without --output
+    outcomes = {}  # of a call of each verb without --output: exit code, whether it printed
     for verb, arguments in args.items():
         (option,) = [
             option_of_verb

@@ -161,9 +161,11 @@ def test_tensor_parallel_block_saves_the_predicted_memory(tmp_path: Path) -> Non
             "sequence_parallel": sequence_parallel,
         }
         variants += [variant, variant | {"num_layers": 2}]  # 4 and 2 layers
+    # For each variant, the bytes that a forward pass saves on the first of two ranks, which share
+    # one model (``tensor_parallel``).
     saved_bytes, _ = call_on_ranks(2, tmp_path, tiny_llama31.measure_saved_bytes, 2, variants)
     for number in range(0, len(variants), 2):
-        # Without the tensors of the embedding and the head.
+        # The difference is two blocks, without the tensors of the embedding and the head.
         block_bytes = (saved_bytes[number] - saved_bytes[number + 1]) / 2
         recipe = tiny_llama31.make_recipe(**variants[number])
         # The head, of the table's size, is among the matmul weights, but in no block.
@@ -183,7 +185,10 @@ def test_each_tensor_parallel_rank_has_the_whole_input_of_the_head() -> None:
     # head's input, of its gradient and of its copy in bf16.
     saved = _predict_head_bytes(recipe, stream) - _predict_head_bytes(divided, stream // 2)
     assert saved == stream
-    # The head's own parts: half of its gradient, and half of the scores in fp32 and bf16.
+    # 4.5 times ``stream``: the two inputs of the last norm, the head's input, its gradient, and its
+    # copy in bf16, which is half as large. The head's own parts: half of the gradient of its table
+    # (4 bytes each), and half of the scores in fp32 and bf16 (4 + 2 bytes each), as two ranks share
+    # them.
     table = recipe.vocab_size * recipe.hidden_size
     scores = tokens * recipe.vocab_size
     assert _predict_head_bytes(recipe, stream) == 4.5 * stream + 4 * table / 2 + 6 * scores / 2
@@ -310,17 +315,18 @@ def test_blocks_compile_to_one_graph_per_pass(activations: str) -> None:
 @pytest.mark.parametrize("ranks", SPREADS)
 def test_distributed_model_trains_as_on_one_rank(tmp_path: Path, ranks: int) -> None:
     single_rank = train(tiny_llama31.new_job())
-    # For each set of changed recipe fields: the results of all ranks.
+    # ``SPREADS``: by number of ranks, sets of changed recipe fields that distribute the training.
+    # For each set: the results of all ranks.
     trainings = train_on_ranks(tiny_llama31.new_job, tmp_path, ranks, SPREADS[ranks])
     for changes, results in zip(SPREADS[ranks], trainings, strict=True):
         # One rank of each replica: only it counts the samples that all its ranks train.
         counting = results[:: changes.get("tensor_parallel", 1)]
         assert sum(sum(item["samples"]) for item in counting) == tiny_llama31.SAMPLES
         means = np.mean([item["losses"] for item in counting], axis=0).tolist()  # over ranks
-        assert len(means) == 20  # the steps of an epoch
+        assert len(means) == 20  # an epoch: the 160 ``SAMPLES``, 8 in each step
         assert means == pytest.approx(single_rank["losses"], abs=1e-5), changes
         for item in results:
-            # The loss, and 7 validation samples.
+            # The validation loss, and the number of scored samples: the tiny job has 7 of them.
             assert item["quality"] == (pytest.approx(single_rank["quality"][0], abs=1e-5), 7)
 
 
