@@ -231,7 +231,8 @@ def test_work_deferred_to_the_evaluation_fails_the_run(run_job: Run) -> None:
 def test_steps_that_train_nothing_fail_the_run(run_job: Run) -> None:
     # The job only reads its batches, but reports an update of the weights for each step.
     failure = read_cause(run_job(ClaimsUpdates))
-    # Each window of steps that are timed together is checked; the first one has a single step.
+    # Each window of steps that are timed together is checked; the first one has a single step. The
+    # toy's model has four parameters: the weights and biases of two layers.
     args = {"first": 1, "last": 1, "updates": 1, "parameters": 4}
     assert failure == ("not_trained", "parameters_unchanged_in_window", args)
 
@@ -261,6 +262,8 @@ def test_training_that_stops_after_the_warmup_fails_the_run(
     run_job: Run, window_steps: int
 ) -> None:
     kind, code, args = read_cause(run_job(StopsAfterWarmup, window_steps=window_steps))
+    # Steps of a window are timed together, and a window ends with the epoch at the latest. Each
+    # step from 11 on claims an update; the four parameters are weights and biases of two layers.
     assert (kind, code) == ("not_trained", "parameters_unchanged_in_window")
     last = min(10 + window_steps, 64)  # of the window after 10 steps of warm-up, in an epoch of 64
     assert args == {"first": 11, "last": last, "updates": last - 10, "parameters": 4}
@@ -422,6 +425,7 @@ class EverySecondStep(ToyJob):
 
 
 def test_steps_that_train_nothing_are_a_finding_that_forbids_quoting(run_job: Run) -> None:
+    # One epoch of 64 steps, without a target, which half of the training could miss.
     record = run_job(EverySecondStep, max_epochs=1, target_value="none")
     # Half of the steps updated the weights, and none was skipped for an overflow.
     assert [finding.as_dict() for finding in list_doubts(record)] == [
@@ -463,7 +467,11 @@ class ByHand(ToyJob):
         return self.reported(scored.mean(world_size=1, device=self.stepper.device))
 
     def scored_batches(self) -> list[Any]:
-        """Return the batches of the first 1,000 rows of ``split`` with the rows they score."""
+        """Return the batches of the first 1,000 rows of ``split`` with the rows they score.
+
+        ``split`` is "validation", or "train" in a job that scores the wrong data. ``Clouds`` are
+        rows of the toy case's data, points of two clouds with their labels.
+        """
         rows = self.data[self.split]
         rows = Clouds(rows.features[:1000], rows.labels[:1000])
         return list(scored_rows(evaluation_batches(rows, size=300, rank=0, world_size=1)))
@@ -542,6 +550,10 @@ class SaysNothing(ByHand):
 def test_wrong_evaluation_fails_the_run(
     run_job: Run, job_type: type[ToyJob], code: str, args: dict[str, Any]
 ) -> None:
+    # The jobs: one scores training rows as validation data, one leaves out its last batch (100
+    # rows), one takes the mean of the means of batches of 300 and of 100 rows, one divides the sum
+    # of these means by their number, 4, and one reports half of its rows. There is no target, as a
+    # run that missed it would fail for this.
     kind, found_code, details = read_cause(run_job(job_type, target_value="none", max_epochs=1))
     assert (kind, found_code) == ("wrong_evaluation", code)
     # The validation data has 1,000 rows, scored in four batches of up to 300. ``args`` are those
@@ -551,6 +563,8 @@ def test_wrong_evaluation_fails_the_run(
 
 
 def test_correct_evaluation_without_the_helper_passes(run_job: Run) -> None:
+    # This job counts right answers itself, batch by batch, instead of calling the helper that other
+    # jobs evaluate with. The validation data has 1,000 rows.
     record = run_job(ByHand)
     assert (record.status, list_doubts(record)) == ("passed", [])
     (point, *_) = record.quality.history
@@ -594,6 +608,8 @@ class ChangesPrecision(ToyJob):
 
 
 def test_a_precision_that_the_job_changed_fails_the_run(run_job: Run) -> None:
+    # Before each epoch the job calls ``torch.set_float32_matmul_precision("medium")``, which lets
+    # matmuls compute in bf16. For the recipe's fp32 it must be "highest".
     kind, code, args = read_cause(run_job(ChangesPrecision))
     assert (kind, code) == ("changed_precision", "changed_precision")
     assert "float32_matmul: highest -> medium" in args["changes"]
@@ -638,6 +654,8 @@ class LowersMatmulPrecision(ToyJob):
 def test_a_precision_that_is_changed_within_a_step_alone_fails_the_run(
     run_job: Run, job_type: type[ToyJob], precision: str, change: str
 ) -> None:
+    # Within each step one job computes in bf16, one in float32, and one lets matmuls of float32 use
+    # bf16 ("medium"), against the recipe's ``precision``. Each restores the settings afterwards.
     kind, _, args = read_cause(run_job(job_type, precision=precision))
     assert kind == "changed_precision"
     # Not seen before and after a step, but in a step that is watched.
@@ -654,7 +672,8 @@ class ClaimsFlops(ToyJob):
 def test_flops_that_a_step_does_not_compute_are_a_finding(run_job: Run) -> None:
     (finding,) = list_doubts(run_job(ClaimsFlops))
     assert finding.code == "flops_above_counted"
-    # It claims four FLOPs for a multiply-add, which are two.
+    # It claims four FLOPs for a multiply-add, which are two. ``share`` is what it claims, divided
+    # by what was counted in a step.
     assert finding.args["share"] == pytest.approx(2.0, rel=0.05)
 
 

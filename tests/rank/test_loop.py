@@ -284,6 +284,7 @@ def test_evaluation_interval_counts_samples_of_all_ranks(sync_device: SyncDevice
         sync_device, [parts * 6], qualities=[0.5] * 3, eval_every_samples=8, warmup_steps=1
     )
     loop.run()
+    # Six steps of 4 samples on all ranks: an evaluation each 8 samples is one each two steps.
     assert [item["step"] for item in events.named("evaluate")] == [2, 4, 6]
     # A window ends at each evaluation.
     assert list_phases(events) == [
@@ -317,6 +318,7 @@ def test_nan_loss_stops_the_run_after_its_window_is_written(
     loop, events = make_loop(sync_device, [steps])  # two steps of warm-up, then windows of three
     with pytest.raises(DivergedError, match="loss_not_finite") as caught:
         loop.run()
+    # Steps in errors count from 1, ``first_step`` below from 0. The window has steps 3 to 5.
     assert caught.value.details == {"value": str(bad), "step": 5}
     last = events.written[-1]
     # JSON has no NaN, so it is written as null.
@@ -337,6 +339,8 @@ def test_nan_quality_is_written_as_null(sync_device: SyncDevice) -> None:
         eval_every_epochs=1,
         target=Target(metric="acc", value=0.9),
     )
+    # The evaluation's quality, one of its details and one of its parts by day of the week are NaN,
+    # for which JSON has no number. So the target of 0.9 is not reached.
     outcome = loop.run()
     (evaluate,) = events.named("evaluate")
     assert (evaluate["value"], evaluate["reason"]) == (

@@ -125,12 +125,15 @@ def make_check() -> tuple[ParameterCheck, FakeDigest, list[int]]:
 
 
 def test_change_outside_the_sampled_elements_is_found_by_checksums() -> None:
+    # ``make_check`` gives a check, a fake of the sums that it takes of the parameters, and a list
+    # of one number: the optimizer's updates so far. The check looks at a sample of the elements
+    # first (``sampled``), and sums all (``sum_of_all``) only if the sample did not change.
     check, digest, updates = make_check()
     for step in range(5):
         updates[0] += 1
         digest.sum_of_all += 1
         check.check_window(first_step=step, steps=1)
-    # At the start, and for each window, as no sampled element changed (``sampled``).
+    # At the start, and for each window, as no sampled element changed.
     assert digest.sums_taken == 1 + 5
     # In each of 5 windows, the fake digest takes 5 ns for the samples and 100 ns for the sums.
     assert check.take_ns() == 5 * (5 + 100)
