@@ -59,11 +59,13 @@ def test_missing_pandas_names_its_extra(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_records_have_their_paths_pages_and_summary(runs: Path) -> None:
+    # ``runs`` has the records of the cases ``toy`` (a) and ``distilbert_sst2`` (b). They lack their
+    # raw events, so they are not verified against them.
     loaded = trainmark.load(runs, verify=False)
     assert loaded.places == [runs / "a", runs / "b"]
     assert [record.plan.case for record in loaded] == ["toy", "distilbert_sst2"]
     toy = api.Records(loaded[:1], loaded.places[:1])
-    assert toy.page("zh").startswith("# 示例分类")
+    assert toy.page("zh").startswith("# 示例分类")  # the Chinese title of the toy case
     assert toy.page(html=True).startswith("<!DOCTYPE html>")
     assert len(toy.summary().records) == 1
     with pytest.raises(RecordError):  # two cases have no common summary
@@ -101,6 +103,7 @@ def test_compare_takes_records_or_paths_as_sides(runs: Path) -> None:
 
 
 def test_damaged_record_of_a_side_is_excluded_with_a_warning(runs: Path) -> None:
+    # A side of two records: ``r1``, that of the toy case (``a`` of ``runs``), and ``r2``, damaged.
     damaged = runs / "toys" / "r2"
     damaged.mkdir(parents=True)
     (damaged / "record.json").write_text('{"suite": ')
@@ -111,7 +114,7 @@ def test_damaged_record_of_a_side_is_excluded_with_a_warning(runs: Path) -> None
     other = TOY.model_copy(update={"run_id": "other", "steps": steps})
     with pytest.warns(UserWarning, match="r2/record.json"):
         comparison = trainmark.compare(runs / "toys", [other], figures=["p_train"])
-    assert comparison.figures[0].launches == (1, 1)
+    assert comparison.figures[0].launches == (1, 1)  # of each side; without ``r2``
 
 
 def test_plan_file_runs_each_launch_and_refuses_options_of_a_single_run(

@@ -52,7 +52,8 @@ def test_a_report_keeps_the_place_and_a_bounded_traceback() -> None:
         "data_build",
     )
     assert report["message"]["code"] == "exception"
-    # The text loses its end, the traceback its start.
+    # At most 4,000 characters of a text and 8,000 of a traceback are kept. The text, 10,000 times
+    # ``x``, loses its end, the traceback, which has it too, its start.
     assert len(report["message"]["args"]["text"]) == 4_000
     assert len(report["traceback"]) == 8_000
     assert report["traceback"].endswith("x\n")  # the end is kept

@@ -96,6 +96,8 @@ def test_error_names_key_value_and_rule(document: Any, words: str) -> None:
 
 
 def test_text_that_is_not_json_names_the_line(tmp_path: Path) -> None:
+    # ``Outer`` is a model of pydantic with a field ``name``. A value is missing before the bracket,
+    # which is character 9 of line 2.
     with pytest.raises(ValidationError) as raised:
         Outer.model_validate_json('{\n"name": }')
     assert describe_error(raised.value).endswith(
@@ -108,6 +110,7 @@ def test_text_that_is_not_json_names_the_line(tmp_path: Path) -> None:
 
 
 def test_misspelt_key_is_named_with_the_valid_keys() -> None:
+    # The model ``Outer`` has a field ``inner``, a model whose only key is ``count``.
     with pytest.raises(ValidationError) as raised:
         Outer.model_validate({"name": "a", "inner": {"cuont": 2}})
     fault = make_usage_error(raised.value, Outer, "file: ")

@@ -315,7 +315,11 @@ def _lower_rate(row: PageRow, times: float) -> PageRow:
 
 
 def _raise_rate(row: PageRow, times: float) -> PageRow:
-    """Return the row with rates ``times`` higher and the time as it was."""
+    """Return the row with rates ``times`` higher and the time as it was.
+
+    The rates, in samples per second, are over the whole run (``p_whole``), over training
+    (``p_train``) and over its steps alone (``p_core``).
+    """
     return replace(
         row, p_whole=row.p_whole * times, p_train=row.p_train * times, p_core=row.p_core * times
     )
@@ -330,7 +334,11 @@ class Planted(NamedTuple):
 
 
 def iterate_planted_pages() -> Iterator[Planted]:
-    """Yield sixty pages with one error each."""
+    """Yield sixty pages with one error each: 55 of one wrong row, 5 of invented rows of a card.
+
+    ``KINDS`` has, by the name of each mistake, on how many pages it is planted (``times``, 55 in
+    all), in which row (``world``) and how the row changes. Rows begin in line ``FIRST_LINE``.
+    """
     rng = random.Random(1123)
     for kind, mistake in KINDS.items():
         for _ in range(mistake.times):
@@ -339,7 +347,7 @@ def iterate_planted_pages() -> Iterator[Planted]:
             index = rng.randrange(3) if mistake.world is None else mistake.world
             rows[index] = mistake.change(work, card, rows[index])
             yield Planted(kind, make_page(work, rows, card.name), (FIRST_LINE + index,))
-    for factor in (1.25, 0.8, 1.5, 0.5, 1.1):
+    for factor in (1.25, 0.8, 1.5, 0.5, 1.1):  # arbitrary, faster and slower than the first card
         work, card, rows = _draw_three_rows(rng)
         # Invented rows of another card: those of the first one, times a constant.
         copies = [

@@ -251,6 +251,7 @@ def make_language_rows(rng: random.Random) -> list[LanguageRow]:
     model, device = rng.choice(LANGUAGE_MODELS), rng.choice(DEVICES)
     sequence, micro_batch = rng.choice((2048, 4096)), rng.choice((2, 4, 8))
     counts_attention = rng.choice((False, True))  # published MFU comes with and without it
+    # FLOPs for each parameter: 2 in the forward pass, 4 in the backward pass.
     flops_per_token = 6 * model.parameters
     if counts_attention:
         flops_per_token += 12 * model.layers * model.width * sequence
@@ -258,6 +259,7 @@ def make_language_rows(rng: random.Random) -> list[LanguageRow]:
     memory = device.memory_gb * rng.uniform(0.4, 0.85)
     rows = []
     for gpus in (8, 16, 32):
+        # Tokens per second of one device, whose peak is in TFLOP/s (1e12).
         rate = share_of_peak * device.peaks["bf16"] * 1e12 / flops_per_token
         rows.append(
             LanguageRow(
@@ -285,7 +287,9 @@ def make_image_rows(rng: random.Random) -> list[ImageRow]:
     share_of_peak = rng.uniform(0.1, 0.3)
     rows = []
     for nodes, per_node in ((1, 1), (1, 8), (2, 8)):
+        # Samples per second of all devices; a peak is in TFLOP/s (1e12), ``flops`` is of a sample.
         rate = share_of_peak * device.peaks["bf16"] * 1e12 / model.flops * nodes * per_node
+        # ``IMAGENET``: number of training images, those of an epoch; 3600 s are an hour.
         training_hours = model.epochs * IMAGENET / rate / 3600
         rows.append(
             ImageRow(
@@ -511,7 +515,11 @@ SWEEPS: dict[str, TableMistake] = {
 
 
 def iterate_planted_documents() -> Iterator[Plant]:
-    """Yield files with one error each: of one row, then of kinds that span several rows."""
+    """Yield files with one error each: of one row, then of kinds that span several rows.
+
+    ``LANGUAGE``, ``IMAGES``, ``PAIRS`` and ``SWEEPS`` have the mistakes of a form of table by name:
+    in how many files each is planted (``times``), in which row, and how the row changes.
+    """
     rng = random.Random(4711)
     for mistakes, make_rows in (
         (LANGUAGE, make_language_rows),

@@ -51,6 +51,8 @@ def start_run(tmp_path):
 
     It returns the process and the run's folder. Its arguments: words of the command line; ``case``;
     ``prefix``: words before the program; ``cwd``; ``program``: what runs it; environment variables.
+    ``CASES`` is a folder of cases for tests, one of which, ``faulty``, has ranks that fail as told.
+    ``PROGRAM`` is this Python with ``-m trainmark``.
     """
     processes = []
 
@@ -59,7 +61,7 @@ def start_run(tmp_path):
         env = os.environ | {
             "TRAINMARK_CASE_PATH": str(CASES),
             "TRAINMARK_CACHE": str(tmp_path / "cache"),
-            "FAULT_FIFO": str(tmp_path / "fifo"),
+            "FAULT_FIFO": str(tmp_path / "fifo"),  # to which a rank of ``faulty`` writes
             "OMP_NUM_THREADS": "1",
             **variables,
         }

@@ -90,7 +90,8 @@ def add_records_while_killing_writers(where: str, folder: Path, *, writers: int 
         processes[-1].start()
         sender.close()  # this process's end, so that the pipe ends when the writer does
         pipes[receiver] = processes[-1]
-    # When so many records are in the index, a writer is killed.
+    # When so many records are in the index, a writer is killed: three times, before half of the
+    # records (10 of each of 6 writers) are there.
     kill_at = sorted(random.sample(range(2, 30), writers // 2))
     while pipes:
         for pipe in wait(list(pipes)):
@@ -117,6 +118,8 @@ def open_index(where: Path) -> Index:
 
 def list_index_entries(index: Index) -> list[dict[str, Any]]:
     """Return the entries of an index, sorted by run, with most of their columns."""
-    # Without paths, among others: columns of the record, figures, and three of the index alone.
+    # ``COLUMNS``: those that are computed from a record. ``FIGURES``: names of its figures. The
+    # last three are of the index alone: codes of the record's findings, its version of torch, and
+    # its number of ranks. Further columns, such as the path of the record, are left out.
     columns = [*COLUMNS, *FIGURES, "notes", "torch", "world"]
     return list_runs(index, columns=columns, sort="run_id").as_dicts()

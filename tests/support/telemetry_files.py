@@ -87,8 +87,12 @@ def make_device_lines(*indices: int, times_s: Iterable[float] = TIMES_S, **facts
 
 
 def make_ranks_with_devices(world: int = 2) -> list[list[dict[str, Any]]]:
-    """Return the events of ranks that each have a device."""
+    """Return the events of ranks that each have a device.
+
+    ``rank_events`` has those of a rank on a CPU, whose facts are replaced here.
+    """
     device = {"name": "Fake Accelerator 1", "memory_total_bytes": 16 * GIB}
+    # By the name of an event, the fields that are replaced.
     changed = {"facts": {"memory_scope": "device", "device": device}}
     ranks = [
         [item | changed.get(item["event"], {}) for item in rank_events()] for _ in range(world)
@@ -111,9 +115,11 @@ def write_sampled_run(
         telemetry: events of its file, or the bytes of the file; None: a run without telemetry.
         ranks: events of each rank; None: two ranks with a device each.
     """
+    # The run of ``rank_events`` ends 12 s after its launch; ``S`` is a second in nanoseconds.
     ranks_ended = make_event("ranks_ended", 12 * S, failures=[])
     ranks = make_ranks_with_devices() if ranks is None else ranks
     write_run(folder, [launch_event(), ranks_ended], *ranks)
+    # The stored plan of the toy case, which is of one rank on a CPU, is changed to fit the run.
     plan = json.loads((GOLDEN / "plan_toy.json").read_text(encoding="utf-8"))
     device = plan["device"] | {"vendor": "fake", "torch_type": "cuda"}
     plan |= {

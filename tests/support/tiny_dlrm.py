@@ -52,14 +52,21 @@ class Spread:
 
     @property
     def placement(self) -> Placement:
-        """Which rank has which rows of the tables."""
+        """Which rank has which rows of the tables.
+
+        ``row_budget`` rows fit into a rank's memory, ``DIM`` is the numbers of a row, and
+        ``cardinalities`` are the rows of each table.
+        """
         return place_tables(
             make_rank_memory(self.row_budget, DIM), self.cardinalities, DIM, self.ranks
         )
 
 
 def make_rank_memory(rows: int, dim: int) -> RankMemory:
-    """Return the memory of a rank that fits tables of so many rows."""
+    """Return the memory of a rank that fits tables of so many rows of ``dim`` numbers.
+
+    A number has ``FLOAT_BYTES``, 4; tables may take ``TABLES_SHARE``, 0.8, of the memory.
+    """
     # Two bytes more, so that rounding does not take a row away.
     return RankMemory(int(rows * dim * FLOAT_BYTES / TABLES_SHARE) + 2)
 
@@ -204,7 +211,15 @@ def write_clicks(folder: Path) -> None:
 
 
 def train_job(folder: Path, *, rank: int = 0, ranks: int = 1) -> dict[str, Any]:
-    """Run the steps of the job over an epoch of ``write_clicks``, then score its test rows."""
+    """Run the steps of the job over an epoch of ``write_clicks``, then score its test rows.
+
+    ``BATCH`` is the samples of a step over all ranks, ``DIM`` the numbers of a table's row.
+
+    Returns:
+        ``losses`` of the steps; ``samples`` of this rank's batches; ``quality``: the AUC, and how
+        many test rows it is of; ``facts`` of the job; ``dense``: weights of the model without its
+        tables; ``trained``: rows of each trained parameter by its name.
+    """
     from trainmark.cases.dlrm_criteo.case import DlrmRecipe
     from trainmark.cases.dlrm_criteo.job import build, load_data
 

@@ -35,7 +35,11 @@ class DrawnExamples(Examples):
         self.num_choices = np.random.default_rng(seed).integers(1, max_choices + 1, samples)
 
     def build_sequences(self, row: int) -> list[ChoiceSequence]:
-        """Return a sequence for each candidate; ids: 0 ends an answer, 1 starts one."""
+        """Return a sequence for each candidate; ids: 0 ends an answer, 1 starts one.
+
+        A sequence is the context, tokens 2 to ``VOCAB`` - 1 with a gap that the answer fills, and
+        then the answer. The model predicts each token of the answer from the one before it.
+        """
         rng = np.random.default_rng([self.seed, row])
         context = rng.integers(2, VOCAB, rng.integers(5, 12))
         mask = int(rng.integers(1, len(context)))  # position of the gap in the context
@@ -51,6 +55,8 @@ class DrawnExamples(Examples):
             # In an evaluation any number of candidates may be right.
             right = bool(rng.random() < 0.4) if self.evaluation else slot == 0
             targets = np.concatenate([answer, [0]])
+            # ``separator`` is where the answer begins; ``target_ids`` are the tokens to predict at
+            # the places ``target_rows``; ``correct``: whether the candidate is a right answer.
             sequences.append(
                 ChoiceSequence(
                     ids=ids,
@@ -126,7 +132,7 @@ def make_recipe(**changes: Any) -> GlmRecipe:
 def new_job(
     *, rank: int = 0, world_size: int = 1, train: Any = None, validation: Any = None, **changes: Any
 ) -> GlmJob:
-    """Return the job of a rank.
+    """Return the job of a rank, on ``SAMPLES`` samples for training, ``VALIDATION`` for scoring.
 
     Args:
         train, validation: examples; None: those of ``DrawnExamples``, with up to 5 candidates of a

@@ -38,7 +38,11 @@ def make_recipe(**changes: Any) -> LlamaRecipe:
 
 
 def write_data(folder: Path) -> Path:
-    """Write few dialogues, all questions and a model without weights."""
+    """Write few dialogues, all questions and a model without weights; return their folder.
+
+    ``ROWS`` has the number of dialogues, each with its summary, by split: 45 of ``train`` and 9 of
+    ``val``. The questions are those of the benchmark MMLU.
+    """
     folder.mkdir(exist_ok=True)
     for split, rows in ROWS.items():
         items = [
@@ -61,6 +65,7 @@ def new_job(folder: Path, *, rank: int = 0, world_size: int = 1, **changes: Any)
         device=CpuDevice(threads=1),
     )
     data = job.load_data(context)
+    # Of the 57 subjects of MMLU's questions, ``SUBJECTS`` (2), to be quick.
     few_subjects = data.mmlu and data.mmlu[:SUBJECTS]  # None without MMLU
     return job.build(context, replace(data, mmlu=few_subjects))
 

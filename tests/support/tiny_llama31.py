@@ -57,6 +57,10 @@ def measure_saved_bytes(rank: int, world_size: int, changes: list[dict[str, Any]
 
 
 def _measure_saved_bytes(rank: int, world_size: int, fields: dict[str, Any]) -> int:
+    """Return the bytes saved for the backward pass if the recipe has these ``fields``.
+
+    Tensors that share a storage count once.
+    """
     job = new_job(rank=rank, world_size=world_size, **fields)
     saved_sizes: dict[int, int] = {}  # bytes of each storage, by its address
     kept_tensors = []  # so that no address is used again

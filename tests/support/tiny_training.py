@@ -160,9 +160,11 @@ def train_rank(rank: int) -> dict[str, Any]:
         return allreduce_hook(state, bucket)
 
     stepper.model.register_comm_hook(None, count_and_reduce)  # type: ignore[operator]
-    # The last step's 11 rows are 5 on rank 0, one micro-batch, and 6 on rank 1, two of them.
+    # A step has 30 rows: 5 of a micro-batch x 3 micro-batches x 2 ranks. The last one of an epoch,
+    # which has 71 rows, has 11: 5 on rank 0, one micro-batch, and 6 on rank 1, two of them.
     steps = train(stepper, micro=5, accumulate=3, world_size=2, rank=rank)
-    # An epoch of one row: rank 0 has none and takes part without weight.
+    # An epoch of one row: rank 0 has none and takes part without weight. So the number of samples
+    # is 0 on rank 0 and 1 on rank 1, as their numbers.
     features, targets = make_rows()
     single = Batch(
         (features[:1], targets[:1]), Counts(samples=rank), step_samples=1, closes_step=True

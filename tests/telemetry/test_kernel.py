@@ -56,7 +56,8 @@ def test_kmsg_yields_messages_written_after_opening(tmp_path: Path) -> None:
     assert list(source.read()) == []
     writer = os.open(path, os.O_WRONLY)
 
-    # Priority, number, time and flags precede the text; a line of properties follows it.
+    # Priority, number, time and flags precede the text; a line of properties follows it. ``XID`` is
+    # the text of a message about a failed device.
     os.write(writer, f"3,1421,5013256,-;{XID}\n SUBSYSTEM=pci\n".encode())
 
     assert list(source.read()) == [XID]
@@ -89,7 +90,7 @@ def test_dmesg_yields_messages_newer_than_its_first_output() -> None:
     source = DmesgSource(lambda _: printed[0])
     assert list(source.read()) == []
 
-    # A line without a time is part of the message before it.
+    # A line without a time is part of the message before it. ``XID`` is a message's text.
     printed[0] += f"[   10.250000] {XID}\ncontinuation\n"
 
     assert list(source.read()) == [XID]
@@ -110,6 +111,8 @@ class FakeSource:
 
 def test_reader_writes_each_kind_once_per_reading_with_its_first_message() -> None:
     events: list[tuple[str, dict[str, Any]]] = []
+    # ``XID`` is a message of a graphics driver, with the error number 79, replaced by 48 in one;
+    # ``MCE`` is one of a processor. Their kinds are ``xid`` and ``mce``. That of ``usb`` has none.
     # Three readings: two messages of one kind, one of another and one of none; nothing; one
     # message.
     source = FakeSource([XID, "usb 1-1: new device", XID.replace("79", "48"), MCE], [], [XID])
@@ -142,6 +145,8 @@ def make_kernel_line(t_s: float, kind: str, count: int, text: str) -> dict[str, 
 
 
 def test_messages_during_a_run_are_a_finding_with_count_and_first_message(tmp_path: Path) -> None:
+    # ``XID`` and ``MCE`` are texts of messages of a graphics driver and of a processor. The events
+    # below are of the run's seconds 3, 4 and 8, and count the messages of each kind.
     opened = make_event("kernel_log", 0, source="/dev/kmsg")
     samples = [
         make_start_line(0),
@@ -160,11 +165,12 @@ def test_messages_during_a_run_are_a_finding_with_count_and_first_message(tmp_pa
         "source": "/dev/kmsg",
         "reason": None,
         "messages": [
-            {"node": 0, "kind": "xid", "count": 5, "kernel_text": XID},
+            {"node": 0, "kind": "xid", "count": 5, "kernel_text": XID},  # 2 + 3; the first text
             {"node": 0, "kind": "mce", "count": 1, "kernel_text": MCE},
         ],
     }
     (finding,) = (item for item in record.findings if item.code == "kernel_messages")
+    # 5 + 1 messages, and the first of them all.
     assert finding.args == {"count": 6, "kinds": "xid, mce", "node": 0, "kernel_text": XID}
     assert finding in record.trust.reasons  # and a reason of doubt
 
@@ -187,6 +193,8 @@ def test_unreadable_log_is_null_with_a_reason_and_no_finding(tmp_path: Path) -> 
 
 
 def test_addresses_and_process_ids_are_removed_from_messages() -> None:
+    # By text, what is left of it. ``XID`` is a driver's message with the address 0000:3b:00 of a
+    # card, and the id and the name of a process.
     texts = {
         XID: "NVRM: Xid (PCI:<address>): 79, pid=<process>, name=<process>, "
         "GPU has fallen off the bus.",

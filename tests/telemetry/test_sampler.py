@@ -168,7 +168,8 @@ def test_hung_reading_is_not_started_again(
     background.start()
     background.start()  # the first reading is still under way
     background.report_hang(after_s=1.5)
-    assert read_events(tmp_path) == []  # it does not hang yet
+    assert read_events(tmp_path) == []  # it does not hang yet: no time has passed on the fake clock
+    # From ``HANGS_AFTER_S``, 10 s, on, a reading that was asked for again counts as hung.
     clock.advance(round(HANGS_AFTER_S * 1e9))
     # Each call finds that it hangs, but only the first one reports it.
     background.start()
@@ -216,6 +217,7 @@ class SilentKernel:
 
 def test_sampler_writes_a_complete_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sampler, "lower_priority", lambda: None)  # of this process
+    # ``SilentKernel`` is a log of the kernel without messages.
     monkeypatch.setattr(sampler, "KernelReader", lambda write: KernelReader(write, SilentKernel))
     plan = {"device": {"vendor": "cpu"}, "nproc": 2, "sample_every_s": 0.5}
     (tmp_path / PLAN_FILE).write_text(json.dumps(plan))
@@ -229,6 +231,7 @@ def test_sampler_writes_a_complete_file(tmp_path: Path, monkeypatch: pytest.Monk
         "kernel_log",
         "sampling",
     ]
+    # The interval is that of the plan. A CPU has no monitor, so no devices are read.
     (start,) = (event for event in events if event["event"] == "sampling")
     assert (start["interval_s"], start["monitor"], start["devices"]) == (0.5, None, [])
     assert start["host_sources"][0] == "psutil"

@@ -110,13 +110,16 @@ def test_readings_of_two_devices_give_an_exact_summary(tmp_path: Path) -> None:
 def test_readings_of_two_devices_give_exact_figures(tmp_path: Path) -> None:
     """Each device draws 400 W from 6 s, when training begins; it ends after 3.625 s.
 
-    The target is reached 5 s after training began. ``make_busy_device`` has all readings.
+    The target is reached 5 s after training began. ``make_busy_device`` has all readings: while it
+    trains, a device is used to 90% and to 14 GiB (index 4) or 12 GiB (index 2), and each second is
+    1 degree warmer. ``MONITOR`` is the name of the monitor.
     """
     _, figures = summarize_run(
         tmp_path, [make_start_line(4, 2), *make_device_lines(2, 4), make_end_line()]
     )
     # The temperature is the highest: 50 degrees and one for each second, at 9.625 s.
     assert read_values(figures, "utilization", "power", "temperature") == [90.0, 400.0, 59.625]
+    # Readings of the training are those of 6, 7, 8, 9 and 9.625 s.
     assert figures["power"].note == message("over_devices", devices=2, readings=5)
     samples = 2 * 1024  # two ranks train 1,024 each
     assert read_values(figures, "energy_per_sample", "energy_to_target") == [
@@ -134,6 +137,7 @@ def test_readings_of_two_devices_give_exact_figures(tmp_path: Path) -> None:
 
 
 def test_energy_is_interpolated_at_interval_edges(tmp_path: Path) -> None:
+    # At 0 s, at 5.9375 s, and then each eighth of a second from 6.125 s on (``TICK / S``: 0.125 s).
     times = [0.0, 5.9375, *(6.0 + TICK / S * number for number in range(1, 60))]
     summary, figures = summarize_run(
         tmp_path,
@@ -165,6 +169,7 @@ def test_energy_without_a_counter_is_estimated_under_another_name(
 ) -> None:
     lines = [
         make_start_line(0, 1),
+        # A reading each 0.25 s of the run, which ends at 12 s.
         *make_device_lines(0, 1, times_s=[0.25 * number for number in range(48)], **changed),
     ]
     _, figures = summarize_run(tmp_path, lines)
@@ -190,6 +195,7 @@ def test_unreported_values_are_none_with_a_reason(tmp_path: Path) -> None:
     assert figures["utilization"] == Figure(
         None, message("quantity_untold", quantity="utilization_percent")
     )
+    # What is reported, such as the 400 W during the training, is not affected.
     assert read_values(figures, "power") == [400.0]
 
 
@@ -201,6 +207,9 @@ def test_ranks_that_share_a_device_count_its_energy_once(tmp_path: Path) -> None
 
 
 def test_on_a_cpu_the_packages_count_as_the_device(tmp_path: Path) -> None:
+    # ``psutil``: use of CPU and memory; ``rapl``: energy of the processors' packages, here 50 W;
+    # ``ipmi``: power of the whole machine, 300 W. ``TIMES_S``: from 0 to 12 s, at each edge of the
+    # run's intervals. The training lasts from 6 to 9.625 s.
     sources = ["psutil", "rapl", "ipmi"]
     lines = [
         make_start_line(monitor=None, host_sources=sources),
@@ -219,7 +228,7 @@ def test_on_a_cpu_the_packages_count_as_the_device(tmp_path: Path) -> None:
     cpu = summary.hosts[0]["train"].quantities["utilization_percent"]
     # ``WEIGHTS_S``: by the time of a reading, the seconds of the training for which it counts.
     expected = sum(8 * t * weight for t, weight in WEIGHTS_S.items()) / 3.625
-    # The highest reading is that of 9.625 s.
+    # The highest reading is that of 9.625 s: 8 x 9.625.
     assert (cpu.mean, cpu.highest) == (pytest.approx(expected), 77.0)
     # 3.625 s of training 1,024 samples, and 5 s to the target.
     assert read_values(figures, "energy_per_sample", "energy_to_target") == [

@@ -15,6 +15,8 @@ PAGES = [ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")]
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_modules_that_a_page_names_exist(page):
+    # ``ROOMS``: the folders of the package ``trainmark``, as alternatives of a pattern. A path in a
+    # page begins in the repository (``ROOT``) or in the package (``PACKAGE``).
     module_names = re.findall(
         rf"`((?:{ROOMS}|tests|tools|benchmarks)/[\w./]+\.(?:py|toml|md))`",
         page.read_text(encoding="utf-8"),
@@ -40,6 +42,8 @@ def list_command_lines(text):
     "page", [*(ROOT / "docs").glob("*.md"), *ROOT.glob("README*.md")], ids=lambda page: page.name
 )
 def test_command_lines_name_verbs_and_options_that_exist(page):
+    # ``VERBS``: the program's verbs, such as ``run``, by the heading under which its help lists
+    # them.
     wrong = []
     for verb, *words in list_command_lines(page.read_text(encoding="utf-8")):
         if not any(verb in names for names in VERBS.values()):

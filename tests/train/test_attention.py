@@ -76,12 +76,17 @@ def test_cudnn_attention_is_used_only_with_exact_dropout(
 def test_job_names_what_its_attention_needs(
     tmp_path: Path, name: str, fields: dict[str, Any], needs: dict[str, Any]
 ) -> None:
+    # ``Recorder`` keeps in ``needs`` what each call asks of the device's attention: the dropout of
+    # its weights, and whether shapes vary. ``FIXED_SHAPES``: no dropout, and shapes do not vary.
     device = Recorder()
     tiny_jobs.build(name, device, tmp_path, **fields)
     assert device.needs == [needs]
 
 
 def test_mmlu_prompts_leave_the_attention_setting_unchanged() -> None:
+    # ``Recorder`` keeps in ``needs`` what each call asks of the device's attention. The prompts of
+    # MMLU, an evaluation, have no dropout but varying shapes: ``VARYING_SHAPES``. 0.25: of
+    # training.
     device = Recorder()
     with choose_kernels_for_varying_shapes(device, dropout=0.25):
         # First the needs of the prompts, and at the end those of the training again.

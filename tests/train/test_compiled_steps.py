@@ -8,6 +8,7 @@ from trainmark.train.parallel import count_compiled_graphs
 
 
 def test_graphs_and_recompilations_are_counted() -> None:
+    # What earlier tests compiled is forgotten.
     torch._dynamo.reset()
     before = count_compiled_graphs() or 0  # None: nothing was compiled yet
 

@@ -66,6 +66,7 @@ def test_mean_is_over_rows_and_not_over_batches() -> None:
     # A batch of 3 rows, all right, and one of 1 row, which is wrong: a mean over batches were 0.5.
     for tensors, rows in scored_rows([(torch.ones(3, 2), 3), (torch.zeros(1, 2), 1)]):
         scored.add(rows, total=tensors[:, 0].sum())
+    # 3 of 4 rows. ``ONE_RANK``: there are no other ranks over which the mean would be.
     evaluation = scored.mean(**ONE_RANK)
     assert (evaluation.value, evaluation.samples) == (0.75, 4)
     assert evaluation.scores is not None
@@ -89,6 +90,8 @@ def test_quality_that_is_not_a_mean_has_only_rows() -> None:
 
 
 def test_rows_beyond_the_limit_are_counted_without_keys() -> None:
+    # ``MAX_KEYS``: of at most so many rows of an evaluation, 2**20, a rank keeps keys. The first
+    # batch has one row less, so only the first row of the second batch gets a key.
     scored = EvaluationSum()
     rows = ScoredRows(MAX_KEYS - 1, np.arange(MAX_KEYS - 1, dtype=np.uint64))  # rows, their keys
     for _ in range(2):

@@ -97,6 +97,8 @@ def test_loss_scale_follows_the_published_rules(
 def test_cases_scale_losses_as_published(
     name: str, start: float, window: int, tmp_path: Path, sync_device: SyncDevice
 ) -> None:
+    # ``START`` is 2**32, as Megatron-LM starts; only fp16 needs a loss scale. The memory of 1 GiB
+    # is any that fits: DLRM places its tables by it.
     case = cases.load(name)
     recipe = replace(case.recipes["tiny"], precision="fp16")
     folder = cases.ensure_generated_data(case, recipe, tmp_path)

@@ -49,7 +49,7 @@ class Source:
             self.closed = True
 
     def wait_for(self, count: int) -> None:
-        """Wait until ``count`` more numbers were yielded."""
+        """Wait until ``count`` more numbers were yielded; fail if one takes ``WAIT_S``, 600 s."""
         for _ in range(count):
             assert self.due.acquire(timeout=WAIT_S)
 
@@ -61,6 +61,7 @@ def device(clock: FakeClock) -> SyncDevice:
 
 @DEPTHS
 def test_all_values_come_in_order_from_one_thread(device: SyncDevice, depth: int) -> None:
+    # ``DEPTHS``: 0, 1, 2 or 5 values are read ahead, by a thread that is called ``THREAD_NAME``.
     source = Source(length=500)
     assert list(read_ahead(iter(source), device, depth=depth)) == list(range(500))
     # Without reading ahead, the caller's own thread takes the values from the source.

@@ -29,6 +29,7 @@ def test_steps_from_a_saved_state_are_the_same_to_the_bit(precision: str) -> Non
     job = tiny_gpt.new_job(rank=0, world_size=1, precision=precision, dropout=0.2)
     batches = list(iterate_batches(job, SyncDevice(FakeClock()), 0, depth=0))
     job.step(iter(batches[:1]))
+    # An epoch has 20 samples in micro-batches of 8, so two steps are left.
     state = StepperState(job.stepper)
     state.save()
 
@@ -61,10 +62,12 @@ def test_digest_of_a_step_has_gradients_in_the_order_of_the_backward_pass() -> N
 
     assert step.loss == loss.hex()
     assert set(step.weights) == set(step.gradients) == set(job.trained_parameters())
+    # The backward pass comes to the last block, number 1, first.
     names = list(step.gradients)
     assert names.index("blocks.1.up.weight") < names.index("blocks.0.up.weight")
     # Weights of a step are those before it; those after the last step come with the optimizer.
     assert remaining_parts.weights["blocks.0.up.weight"] != step.weights["blocks.0.up.weight"]
+    # ``exp_avg``: the mean of a weight's gradients, which Adam keeps.
     assert "blocks.0.up.weight exp_avg" in remaining_parts.weights
 
 
@@ -79,8 +82,10 @@ def locate_difference(
 
 @pytest.mark.parametrize("fsdp", [DDP, FSDP])
 def test_flipped_bit_is_found_on_its_rank_without_false_alarms(tmp_path: Path, fsdp: bool) -> None:
-    # One bit flip of each kind (``KINDS`` has four), in windows 0 to 3 and on both ranks in turn;
-    # windows 4 and 5 have none. A window is a group of steps, which is run again to compare.
+    # One bit flip of each kind (``KINDS`` has four: in a weight, a gradient, an activation, a
+    # collective), in windows 0 to 3 and on both ranks in turn; windows 4 and 5 have none. A window
+    # is a group of steps, which is run again to compare. ``DDP``: each rank has the whole model;
+    # ``FSDP``: a shard of it. A seed chooses the bit.
     flips = [
         Flip(window=number, kind=kind, rank=number % 2, seed=40 + number)
         for number, kind in enumerate(KINDS)
@@ -91,7 +96,8 @@ def test_flipped_bit_is_found_on_its_rank_without_false_alarms(tmp_path: Path, f
     assert [[x.rank] for x in flips] == [
         difference.ranks for x in flips for difference in locate_difference(outcomes, x.window)
     ]
-    # In clean windows the first repeat equals the window, so no control pass is needed.
+    # In clean windows the first repeat equals the window, so no control pass is needed. (Two of
+    # them would show whether the steps give the same bits each time, or differ without an error.)
     for window in (4, 5):
         assert [outcome[window].replay.control for outcome in outcomes] == ["not_needed"] * 2
 

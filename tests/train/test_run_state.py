@@ -38,7 +38,7 @@ NUM_STEPS = 7
 def train(
     job: Any, folder: Path, *, steps: int, begin: tuple[Path, Progress] | None = None
 ) -> list[tuple[float, int, int]]:
-    """Return loss, samples and epoch of each step of a training.
+    """Return loss, samples (over all ranks) and epoch of each step of a training.
 
     Args:
         folder: of the checkpoints that it saves.
