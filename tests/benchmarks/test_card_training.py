@@ -192,8 +192,9 @@ def test_plain_embedding_bags_without_time_are_skipped(
     card = Card(device="cpu", size="full", scratch=tmp_path, ends_at_s=60.0, is_brief=True)
     result = dlrm.run(card)
 
-    # The part "plain" is our own step. After it 20 s are left, but a part takes 40 s, so there is no
-    # time for "bags". The bar compares the speed of both, so it is neither met nor missed (None).
+    # The part "plain" is our own step. After it 20 s are left, but a part takes 40 s, so there is
+    # no time for "bags". The bar compares the speed of both, so it is neither met nor missed
+    # (None).
     (bar,) = result.bars
     assert (bar.measured, bar.met) == ("unknown: there was no time for it", None)
     assert result.figures["plain_step_seconds"] == 1.0

@@ -78,6 +78,9 @@ def train_with_interruption(
 ) -> list[Any]:
     """Return the steps of a whole training, and those after a checkpoint of a shorter one.
 
+    The whole training has ``NUM_STEPS``, 7; the shorter one saves every ``SAVE_EVERY_STEPS``, 2,
+    and is resumed from its checkpoint after ``RESUMED_AT``, 4.
+
     Args:
         new_job: takes the job's fields by name.
         changes: further fields of the job.
@@ -118,6 +121,8 @@ def train_with_interruption(
 def test_training_resumed_from_a_checkpoint_equals_uninterrupted_training(
     tmp_path: Path, new_job: Any, changes: dict[str, Any]
 ) -> None:
+    # The whole training has 7 steps. Another one, with a checkpoint every 2 steps, is resumed from
+    # that of step 4 (``RESUMED_AT``) and continues until step 7.
     uninterrupted, resumed = train_with_interruption(
         rank=0, ranks=1, new_job=new_job, folder=tmp_path, changes=changes
     )
@@ -145,6 +150,7 @@ def test_sharded_checkpoint_resumes_on_two_ranks_and_on_one(
     ranks = call_on_ranks(
         num_ranks, place, train_with_interruption, num_ranks, new_job, checkpoints, changes
     )
+    # ``RESUMED_AT`` is 4: a checkpoint after 4 of ``NUM_STEPS``, 7, steps is resumed.
     # On two ranks again.
     for uninterrupted, resumed in ranks:
         for step, expected in zip(resumed, uninterrupted[RESUMED_AT:], strict=True):
@@ -156,7 +162,7 @@ def test_sharded_checkpoint_resumes_on_two_ranks_and_on_one(
         steps=NUM_STEPS,
         begin=(
             checkpoints / f"step-{RESUMED_AT}",
-            # Of 8 samples a step.
+            # Of 8 samples a step: 4 of a micro-batch on each of two ranks.
             Progress(steps=RESUMED_AT, epoch=0, steps_of_epoch=RESUMED_AT, samples=32),
         ),
     )
@@ -218,6 +224,7 @@ def write_earlier_run(plan_run_in: Any, folder: Path, *, steps: Sequence[int] = 
 def test_last_complete_checkpoint_is_used_and_all_launches_are_named(
     tmp_path: Path, plan_run_in: Any
 ) -> None:
+    # A checkpoint without ``.metadata``, which is written last, is not complete.
     first = write_earlier_run(plan_run_in, tmp_path / "a", steps=[90, 100, 110])
     (tmp_path / "a" / CHECKPOINTS_DIR / "step-110" / ".metadata").unlink()  # half written
     plan = plan_run_in(resume=tmp_path / "a")
@@ -234,7 +241,8 @@ def test_last_complete_checkpoint_is_used_and_all_launches_are_named(
 @pytest.mark.parametrize(
     ("fields", "what"),
     [
-        # ``fields``: what the resuming command changes.
+        # ``fields``: what the resuming command changes. ``was``: the values of the earlier run,
+        # which are those of the case's default recipe for one rank on a CPU.
         ({"overrides": {"num_layers": "4"}}, "num_layers was 2, but is now 4"),
         ({"overrides": {"lr": "1e-4"}}, "learning_rate was 0.015, but is now 0.0001"),
         ({"seed": 2}, "seed was 1, but is now 2"),

@@ -51,8 +51,10 @@ def widen_distilbert(folder: Path, to: Path) -> Path:
 @pytest.mark.parametrize(
     ("case", "fields", "min_share"),
     [
-        # ``min_share``: the part of the measured peak that the prediction reaches at least. It is
-        # below what was measured with PyTorch 2.13 (0.75 to 1.0).
+        # ``fields``: changes of the tiny recipe. ``SIZES`` makes its model larger (3 layers of
+        # width 128), ``GPT`` also its sequences, batch and vocabulary. ``min_share``: the part of
+        # the measured peak that the prediction reaches at least. It is below what was measured with
+        # PyTorch 2.13 (0.75 to 1.0).
         ("gpt_megatron", {"kernels": "library"}, 0.98),
         ("gpt_megatron", GPT | {"kernels": "library"}, 0.98),
         ("gpt_megatron", GPT | {"kernels": "library", "precision": "bf16"}, 0.92),
@@ -170,6 +172,7 @@ def test_sharding_and_recomputation_need_less_memory(
         "gpt_megatron", Path(), make_gpt_recipe(kernels="library", **fields), world_size
     )
     assert less.total < plain_estimate.total
+    # ``-(-a // b)`` is a / b, rounded up.
     # Each of the 4 ranks holds a quarter of the parameters, and also weights that it gathers.
     if "fsdp" in fields:
         single_rank_estimate = predict_memory(
@@ -193,6 +196,7 @@ def test_rank_refuses_a_recipe_that_planning_could_not_check(sync_device: SyncDe
     plan: Any = SimpleNamespace(
         case="gpt_megatron", world_size=1, nproc=1, data=SimpleNamespace(folder="none")
     )
+    # A device of 8 GiB, all of it free. The recipe needs more: about 20 GiB were measured.
     memory = MemoryUse(allocator_peak_bytes=None, used_bytes=0, total_bytes=8 * GIB, scope="device")
     sync_device.memory = lambda: memory  # type: ignore[method-assign]
     vendor: Any = Silent(known=None)  # planning did not know the memory
@@ -227,6 +231,8 @@ def test_accelerator_that_reports_only_this_process_is_no_cpu(sync_device: SyncD
     sync_device.memory = lambda: MemoryUse(  # type: ignore[method-assign]
         allocator_peak_bytes=None, used_bytes=2 * GIB, total_bytes=8 * GIB, scope="process"
     )
+    # 6 of 8 GiB are free. The used 2 GiB include what each process needs on a device
+    # (``PROCESS_BYTES``); this one has it already, so it counts as available.
     expected = RankMemory(6 * GIB + PROCESS_BYTES)  # ``machine_bytes`` would mark a CPU
     assert read_rank_memory(sync_device, ranks_here=1) == expected
 

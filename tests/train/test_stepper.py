@@ -33,7 +33,8 @@ def test_accumulation_equals_one_large_batch() -> None:
     one_batch_model, accumulating_model = new_model(), new_model()
     whole_losses = train(new_stepper(one_batch_model), micro=32, accumulate=1)
     part_losses = train(new_stepper(accumulating_model), micro=8, accumulate=4)
-    assert len(whole_losses) == 21  # 3 in each of 7 epochs
+    # 3 in each of 7 epochs, which have 71 rows (``ROWS``): two steps of 32 rows and one of 7.
+    assert len(whole_losses) == 21
     np.testing.assert_allclose(part_losses, whole_losses, rtol=1e-6, atol=1e-6)
     torch.testing.assert_close(
         read_weights(accumulating_model), read_weights(one_batch_model), rtol=0, atol=1e-6
@@ -175,7 +176,9 @@ def test_loss_scale_at_its_minimum_ends_the_run() -> None:
 
     stepper = new_stepper(new_model(), precision="fp16", loss_sum=compute_overflowing_loss)
     batch = Batch((features, targets), Counts(samples=ROWS), step_samples=ROWS, closes_step=True)
-    for _ in range(16):  # 65,536 halved sixteen times is 1
+    # The scale starts at 65,536 and is halved by each step, because each gradient overflows. Halved
+    # sixteen times it is 1, the lowest that is allowed.
+    for _ in range(16):
         stepper.step(iter([batch]))
         stepper.check()
     stepper.step(iter([batch]))
@@ -185,6 +188,8 @@ def test_loss_scale_at_its_minimum_ends_the_run() -> None:
 
 
 def test_two_ranks_train_as_one_rank(tmp_path: Path) -> None:
+    # ``train_rank`` trains 7 epochs of 71 rows, then a step of one row, which only rank 1 has. Its
+    # ``total`` is the sum over both ranks of two numbers: rank + 1, and 10.
     first, second = call_on_ranks(2, tmp_path, train_rank)
     single_rank_model = new_model()
     stepper = new_stepper(single_rank_model)

@@ -31,6 +31,7 @@ def test_program_that_cannot_be_measured_fails_with_its_reason(tmp_path, kind, c
 @pytest.mark.parametrize("kind", ["forks", "os_exit"])
 def test_program_that_ends_in_an_unusual_way_is_measured_in_full(tmp_path, kind):
     # ``forks``: a child process trains; ``os_exit``: the program ends without Python's own cleanup.
+    # Both train 20 steps, and no finding lowers the trust in the record for good.
     record = measure(tmp_path, "bad.py", kind, work=WORK)
     assert (record.status, record.counts.steps, list_grave_finding_codes(record)) == (
         "passed",
@@ -76,13 +77,15 @@ def test_signal_that_kills_the_program_is_the_cause(tmp_path):
 
 def test_missing_output_is_reported(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    # The program writes its steps to a file, which ``WORK`` does not name.
+    # The program writes its steps to a file. ``WORK``, the file of ``--witness``, does not name it.
     record = measure(tmp_path, "bad.py", "redirects", work=WORK)
     assert record.status == "passed"
     assert "printed_nothing" in {finding.code for finding in record.findings}
 
 
 def test_file_that_the_program_writes_instead_is_read(tmp_path, monkeypatch):
+    # The program writes its 20 lines with ``step_ms`` to ``own.log`` instead of its output.
+    # ``WORK`` is the file of ``--witness``, to which the name is added here.
     monkeypatch.chdir(tmp_path)
     work = WORK.replace("[step]", 'log = "own.log"\n[step]')
     record = measure(tmp_path, "bad.py", "redirects", work=work)
@@ -100,6 +103,8 @@ def test_second_optimizer_withholds_figures_with_the_reason(tmp_path):
 
 
 def test_two_declared_optimizers_form_one_step(tmp_path):
+    # ``WORK``, the file of ``--witness``, declares one optimizer, the default, unless it is
+    # changed.
     work = WORK.replace("[step]", "optimizers = 2\n[step]")
     record = measure(tmp_path, "bad.py", "two_optimizers", work=work)
     assert (record.status, record.counts.steps) == ("passed", 20)
