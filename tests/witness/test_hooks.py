@@ -61,7 +61,9 @@ class WatchedProcess:
 def test_program_gets_all_batches_if_the_device_fails(
     monkeypatch: pytest.MonkeyPatch, first_failure: int, reported: list[list[int]]
 ) -> None:
-    # ``monkeypatch`` puts back what the hooks replace.
+    # The hooks report each batch with the device's marks. At the first error they stop, so
+    # ``reported`` are the batches before it. The program must get all three batches of two numbers
+    # in any case. ``monkeypatch`` puts back what the hooks replace.
     monkeypatch.setattr(_BaseDataLoaderIter, "__next__", _BaseDataLoaderIter.__next__)
     hooks._hook_loaders()
     watched = WatchedProcess(FailingDevice(first_failure))

@@ -74,7 +74,9 @@ def test_honest_program_is_not_flagged(tmp_path):
 @pytest.mark.parametrize("lie", FAST)
 def test_dishonest_program_is_detected(tmp_path, lie):
     record = measure(tmp_path, "liar.py", "--lie", lie, work=WORK)
-    # ``LIES`` has the codes that may reveal each lie; one of them is enough.
+    # ``LIES`` has the codes that may reveal each lie; one of them is enough. ``FAST`` are the lies
+    # of it that are found on any machine, however its steps vary. ``WORK`` is the file of
+    # ``--witness``.
     assert LIES[lie] & list_suspicions(record)
 
 

@@ -38,6 +38,8 @@ def test_number_is_read_as_printed(text, number):
 
 
 def test_each_pattern_group_is_a_quantity(tmp_path):
+    # A group of the pattern has the name of a quantity. ``log.launcher.txt`` has what the program
+    # printed; two of its three lines match.
     lines = ["step 1 tps: 1,000 tflops: 2.5", "evaluating", "step 2 tps: 3,000 tflops: 7.5"]
     (tmp_path / "log.launcher.txt").write_text("\n".join(lines))
     pattern = r"tps: (?P<tokens_per_second_per_device>[0-9,]+) tflops: (?P<tflops_per_device>\S+)"

@@ -24,6 +24,8 @@ def make_measurement(
 ) -> Any:
     """Return a measurement of a warm-up of 10 steps of 0.3 s, and 10 steps of 0.1 s.
 
+    A step has 10 samples and 1,000 tokens (``TOKENS``). ``STEPS`` is 20, ``WARMUP`` 10.
+
     Args:
         printed: the values of each quantity that the program printed.
         speed_line: the pattern of the work's file; the default stands for any. None: the file has
@@ -65,7 +67,7 @@ def make_measurement(
 
 def make_figures(*, mfu: float | None = 25.0) -> Any:
     """Return the figures that fit ``make_measurement``; ``mfu`` in percent, None: not known."""
-    # 10,000 tokens a second, 0.1 s a step and 0.05 TFLOP/s.
+    # 10,000 tokens a second (1,000 a step), 0.1 s a step and 0.05 TFLOP/s (5e9 FLOPs a step).
     values = {
         "final_result": TOKENS / STEP_S,
         "step_time_p50": STEP_S,
@@ -111,7 +113,8 @@ def test_speed_per_rank_is_distinguished_from_the_total():
 
 @pytest.mark.parametrize("quantity", ["tokens_per_second", "tokens_per_second_per_device"])
 def test_ranks_counted_twice_are_named(quantity):
-    # 4 times the measured speed: 4e4 of all four ranks, 1e4 of each.
+    # 4 times the measured speed: 4e4 of all four ranks, 1e4 of each. The program prints it 20
+    # times.
     speed = 1.6e5 if quantity == "tokens_per_second" else 4e4
     (comparison,) = compare_printed(
         make_measurement({quantity: [speed] * 20}, ranks=4), make_figures()
@@ -126,7 +129,8 @@ def test_speed_printed_once_may_be_of_the_whole_training():
         make_measurement({"samples_per_second": [26.0]}), make_figures()
     )
     assert comparison.agrees
-    # Compared with the speed of the whole training, from which the printed 26 differ by 1/39.
+    # Compared with the speed of the whole training: 10 samples a step, and 7.5 s for 20 steps,
+    # which is 0.375 s for each, with warm-up and pauses. That is 26.67, and 26.67 / 26 - 1 is 1/39.
     assert (comparison.measured, comparison.change) == (
         pytest.approx(10 / 0.375),
         pytest.approx(1 / 39),
@@ -152,7 +156,8 @@ def test_samples_of_a_device_are_those_of_all_divided_by_ranks():
 def test_fastest_step_so_far_is_named_if_steps_hardly_vary():
     """The printed values never fall, as those of the fastest step so far do.
 
-    The last one is 2% above the measured mean of 1e4. A difference of 2% alone would agree.
+    The last one is 2% above the measured mean of 1e4. A difference of 2% alone would agree. The
+    first 10 (``WARMUP``) of 30 values do not count; 20 are the fewest that can show it.
     """
     values = [5e3] * WARMUP + [9.95e3] * 9 + [1.012e4] * 10 + [1.02e4]
     (comparison,) = compare_printed(

@@ -41,6 +41,7 @@ def call(*words: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_launches_of_one_program_compare(runs):
+    # Two runs of the same program with the same command.
     process = call("compare", str(runs / "first"), str(runs / "second"))
     assert process.returncode == 3  # too few launches to tell
     # Both sides are marked: ``witnessed`` is the label of a user's own program.
@@ -60,6 +61,8 @@ def test_case_is_other_work(runs):
 
 
 def test_gate_compares_a_program_with_its_earlier_runs(runs):
+    # ``runs`` has two runs of one command, and ``longer``, a run with another number of steps. Exit
+    # code 0: the gate passes; 2: the command cannot be carried out.
     words = ["gate", str(runs / "second"), "--baseline", str(runs / "first"), "--worse-by", "1"]
     # A loss of 100% is allowed, so that noise cannot fail the gate.
     process = call(*words, "--figure", "mem")

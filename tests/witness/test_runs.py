@@ -13,6 +13,8 @@ from trainmark.record.advice import advise
 
 
 def test_plain_loop_is_measured_in_full(tmp_path):
+    # ``WORK``, the file of ``--witness``, states 8 samples a step and 5 steps of warm-up. Here a
+    # step has two micro-batches of 8.
     work = WORK.replace("samples = 8", "samples = 16")
     record = measure(tmp_path, "plain.py", "--steps", "30", "--accumulate", "2", work=work)
     assert (record.status, record.verification, list_grave_finding_codes(record)) == (
@@ -75,6 +77,8 @@ def test_output_without_a_speed_is_named(tmp_path):
     [(100.0, "passed", None), (1e-9, "target_missed", "target_missed")],
 )
 def test_mean_loss_of_the_last_window_is_compared_with_its_target(tmp_path, target, status, code):
+    # ``WORK`` is the file of ``--witness``, to which a target of the loss is added: 100 is above
+    # any loss here, so it is reached; 1e-9 is not. ``code`` is the cause of a missed target.
     work = WORK.replace("[step]", f"target_loss = {target}\n[step]")
     record = measure(tmp_path, "plain.py", "--steps", "20", work=work)
     assert record.status == status

@@ -39,7 +39,9 @@ def write_spec(folder: Path, text: str) -> Path:
 
 
 def test_whole_file_is_read(tmp_path):
-    # ``WHOLE`` has no ``optimizers`` and ``window_steps``, which get their defaults.
+    # ``WHOLE`` is the text of a file with the values below, and with a pattern of lines that have a
+    # speed. It has no ``optimizers`` and ``window_steps``, which get their defaults, 1 and None.
+    # Because it states tokens of a step, tokens are counted.
     spec = read_witness_spec(write_spec(tmp_path, WHOLE))
     assert (spec.name, spec.precision, spec.warmup_steps) == ("mine", "bf16", 5)
     assert spec.step is not None
@@ -108,7 +110,10 @@ def test_ranks_of_accelerate_are_those_of_all_machines():
 
 
 def make_plan(folder: Path, command: str, **fields: object):
-    """Return the plan of a command with ``WHOLE``; ``fields`` are further ones of the request."""
+    """Return the plan of a command with ``WHOLE``; ``fields`` are further ones of the request.
+
+    ``WHOLE`` is the file of ``--witness``: bf16, and 8 samples with 4,096 tokens in a step.
+    """
     request = RunRequest.build(
         case="witnessed",
         witness=write_spec(folder, WHOLE),
@@ -124,7 +129,8 @@ def test_plan_takes_ranks_from_the_command(tmp_path):
     assert (planned.nproc, planned.world_size) == (4, 4)
     assert planned.witness is not None
     assert planned.witness.starts_ranks
-    assert planned.recipe["micro_batch_size"] == 2  # 8 samples on 4 ranks
+    # ``WHOLE``, the file of ``make_plan``, states 8 samples a step, which 4 ranks share.
+    assert planned.recipe["micro_batch_size"] == 2
     assert "witnessed" in planned.labels
 
 
