@@ -56,6 +56,8 @@ def second_card(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def test_rank_binds_its_own_device(group_arguments: Calls, second_card: Any) -> None:
+    # ``second_card`` is the second of two devices, ``group_arguments`` has the arguments with which
+    # ``join_ranks`` called torch's ``init_process_group``.
     join_ranks("nccl", second_card, timeout_s=60.0)
     assert group_arguments == [
         {
@@ -74,7 +76,8 @@ def test_rank_of_ceilings_binds_its_own_device(group_arguments: Calls, second_ca
 def test_device_that_torch_does_not_count_is_not_bound(
     group_arguments: Calls, second_card: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Torch counts accelerators only, no CPU.
+    # ``second_card`` is the second of two devices, ``group_arguments`` has the arguments of each
+    # call of ``init_process_group``. Torch counts accelerators only, no CPU.
     join_ranks("gloo", CpuDevice(threads=torch.get_num_threads()))
     monkeypatch.setattr(torch.accelerator, "device_count", lambda: 1)  # so there is no device 1
     join_ranks("nccl", second_card)
@@ -97,7 +100,8 @@ def test_only_group_that_can_be_split_stays_bound(
     group = FakeGroup(supports_splitting=supports_splitting)
     monkeypatch.setattr(torch.distributed, "group", SimpleNamespace(WORLD=group))
     join_ranks("nccl", second_card)
-    # A group that is bound makes others by splitting itself.
+    # A group that is bound to a device makes others by splitting itself, which fails if its backend
+    # cannot do so; ``join_ranks`` then undoes the binding.
     assert (group.bound_device_id is not None) == supports_splitting
 
 

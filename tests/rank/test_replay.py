@@ -130,6 +130,11 @@ def run_loop(
 def test_every_nth_measured_window_is_repeated_and_timed_separately(
     sync_device: SyncDevice,
 ) -> None:
+    # One epoch of 14 steps. ``run_loop`` has 2 steps of warm-up, then windows of 3 steps, of which
+    # it repeats every second one. All times are of a fake clock: saving the state takes
+    # ``SAVE_NS``, restoring it ``RESTORE_NS``, and a step ``STEP_NS``: 10 to read the batch and 100
+    # to train it.
+    # A repeated step takes only the 100 (``REPEATED_STEP_NS``), as its batch was kept.
     events, _ = run_loop(sync_device, [[Micro()] * 14])
 
     windows, replays = events.named("window"), events.named("replay")
@@ -161,6 +166,7 @@ def test_every_nth_measured_window_is_repeated_and_timed_separately(
 
 
 def test_warm_up_windows_are_never_repeated(sync_device: SyncDevice) -> None:
+    # Every measured window would be repeated, but all four steps are warm-up.
     events, _ = run_loop(sync_device, [[Micro()] * 4], every_windows=1, warmup_steps=4)
 
     assert events.named("replay") == []
@@ -169,7 +175,9 @@ def test_warm_up_windows_are_never_repeated(sync_device: SyncDevice) -> None:
 def test_window_that_an_epoch_ends_is_repeated_with_its_own_batches(
     sync_device: SyncDevice,
 ) -> None:
-    # The losses differ, so a window that was repeated with other batches would show a difference.
+    # Two epochs of 6 steps: 2 of warm-up, then windows of 3, which end with an epoch at the latest.
+    # The losses differ, so a window that was repeated with other batches would show a difference,
+    # and more repeats as a control would be needed.
     epoch = [Micro(loss=float(number)) for number in range(6)]
 
     events, _ = run_loop(sync_device, [epoch, epoch], every_windows=1)
@@ -214,7 +222,10 @@ def test_difference_that_two_repeats_confirm_is_named(
 
 
 def test_repeats_that_differ_from_each_other_blame_no_rank(sync_device: SyncDevice) -> None:
-    # Each of the four passes has another result.
+    # The second window, steps 5 to 7, is repeated. Each of its four passes gives the weights after
+    # its first step another value: the window itself, its first repeat, which differs from it, and
+    # two more repeats, the control. As these differ too, the steps are not deterministic and the
+    # difference proves nothing.
     digests = ScriptedDigests({number: (0, "weight", number) for number in range(4)})
 
     events, _ = run_loop(sync_device, [[Micro()] * 8], digests=digests)
@@ -225,7 +236,8 @@ def test_repeats_that_differ_from_each_other_blame_no_rank(sync_device: SyncDevi
 
 
 def test_all_ranks_run_the_control_repeat_if_one_differs(sync_device: SyncDevice) -> None:
-    # Another rank differs in the first repeat, and in the two control repeats.
+    # The second window of this rank is repeated without a difference. But another rank differs in
+    # the first repeat, so all ranks take two more repeats as a control; there it differs again.
     events, _ = run_loop(sync_device, [[Micro()] * 8], flags_of_others=True)
 
     (replay,) = events.named("replay")
@@ -235,6 +247,8 @@ def test_all_ranks_run_the_control_repeat_if_one_differs(sync_device: SyncDevice
 def test_window_with_a_loss_that_is_not_finite_is_repeated_before_the_run_fails(
     sync_device: SyncDevice,
 ) -> None:
+    # After 2 steps of warm-up there are two windows of 3 steps. The second one is repeated, and the
+    # losses of its last two steps are NaN.
     micros = [Micro()] * 6 + [Micro(loss=float("nan"))] * 2
 
     with pytest.raises(DivergedError):

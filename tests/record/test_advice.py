@@ -59,6 +59,10 @@ OOM = message("exception", text="no memory left")
 def test_out_of_device_memory_has_memory_advice(
     recipe: dict[str, Any], expected: list[str]
 ) -> None:
+    # The run has two ranks, which ``fsdp`` shards the model over, and failed with ``OOM``, an error
+    # that states no fix of its own. Advised is each change that is still possible: a smaller batch
+    # if it is above 1, bf16 instead of fp32, an option that saves memory and is off. More memory is
+    # always advised.
     assert list_advice_codes(make_failed_record("oom", OOM, **recipe)) == expected
 
 
