@@ -45,6 +45,11 @@ def multiply(rates: list[float], factor: float) -> list[float]:
 def test_verdict_needs_the_whole_interval_on_one_side(
     factor: float, verdict: str, code: int
 ) -> None:
+    """``RATES_NEAR_100``: five throughputs from 99 to 101; those of B are ``factor`` times these.
+
+    The noise of such launches puts an interval around the ratio B / A. Near the threshold of 3% it
+    has ratios on both sides of it, and so is too noisy for a verdict.
+    """
     comparison = compare(
         make_series("a", RATES_NEAR_100),
         make_series("b", multiply(RATES_NEAR_100, factor), first_minute=10),
@@ -88,13 +93,14 @@ def test_longer_time_is_slower_and_more_memory_is_worse() -> None:
 
 
 def test_fewer_than_five_launches_have_too_little_data() -> None:
+    """``RATES_NEAR_100`` has five throughputs; A has the first four, B half of each of the five."""
     comparison = compare(
         make_series("a", RATES_NEAR_100[:4]),
         make_series("b", multiply(RATES_NEAR_100, factor=0.5), first_minute=10),
     )
     (figure, *_) = comparison.figures
     assert (figure.verdict, figure.launches) == ("too_little_data", (4, 5))
-    # There is a ratio, but no interval.
+    # There is a ratio, but no interval, which takes five launches of each side.
     assert (figure.ratio, figure.low, figure.high) == (pytest.approx(0.5, rel=1e-2), None, None)
     assert (comparison.exit_code, comparison.sentence.code) == (3, "compare_no_interval")
 
@@ -112,6 +118,7 @@ def test_alternating_launches_are_paired() -> None:
 
 
 def test_incomplete_round_is_excluded() -> None:
+    """Launches of A and B alternate; launch n of A and launch n of B are a round."""
     # B's sixth launch fails, so A's sixth has no partner.
     a, b = make_alternating_launches([100.0, 101.0, 99.0, 100.5, 99.5, 50.0], [100.0] * 6)
     b[5] = b[5].model_copy(
@@ -237,6 +244,10 @@ def test_target_is_missed_if_most_launches_of_side_b_alone_miss_it(
 
 
 def test_changed_recipe_field_is_refused_with_both_values_unless_allowed() -> None:
+    """``RATES_NEAR_100``: throughputs of five launches, which are the same on both sides.
+
+    Launches are those of a golden record, without ``compile`` and without a limit of the steps.
+    """
     a = make_series("a", RATES_NEAR_100)
     b = make_series("b", RATES_NEAR_100, first_minute=10, recipe={"compile": True, "max_steps": 7})
     with pytest.raises(UsageError) as fault:
@@ -279,6 +290,10 @@ def test_same_run_twice_and_an_empty_side_are_refused() -> None:
 
 
 def test_only_differences_of_environment_are_listed() -> None:
+    """The expected values of side A are those of the golden record; side B changes some of them.
+
+    ``RATES_NEAR_100``: throughputs of five launches, which are the same on both sides.
+    """
     base = read_golden_record().environment
     other = base | {
         "driver": "590.1",
@@ -301,7 +316,7 @@ def test_only_differences_of_environment_are_listed() -> None:
 
 def test_trend_of_unpaired_side_is_too_noisy() -> None:
     """The machine slows down by 0.6% per launch: B equals A but seems 3% slower."""
-    # With a scatter of 0.05%.
+    # With a scatter of 0.05%. A has the first five launches and B the next five.
     rates = [100 * 0.994**number * (1 + 0.0005 * (-1) ** number) for number in range(10)]
     comparison = compare(make_series("a", rates[:5]), make_series("b", rates[5:], first_minute=10))
     assert (comparison.verdict, comparison.exit_code) == ("too_noisy", 3)
@@ -315,6 +330,7 @@ def test_trend_of_unpaired_side_is_too_noisy() -> None:
 
 @pytest.mark.parametrize("factor", [1.0, 1.3])
 def test_copied_step_times_are_refused(factor: float) -> None:
+    """``factor``: a copy remains one if all times are multiplied by the same number."""
     rng = np.random.default_rng(1)
     # Two sides of five launches with random times of 40 steps, about 0.1 s each.
     a, b = (
@@ -334,6 +350,7 @@ def test_copied_step_times_are_refused(factor: float) -> None:
 
 @pytest.mark.parametrize("key", ["case", "content_id"])
 def test_another_case_or_data_set_is_refused_in_one_sentence(key: str) -> None:
+    """``key``: what differs, the case or ``content_id``, the hash of the contents of its data."""
     plan = read_golden_record().plan
     fields: dict[str, Any]
     if key == "case":
@@ -394,6 +411,7 @@ def make_series_at_ranks(
 
 @pytest.mark.parametrize("swapped", [False, True])
 def test_other_numbers_of_ranks_show_the_efficiency(swapped: bool) -> None:
+    """Three launches of each side: about 100 samples/s on 2 ranks, and about 360 on 8 ranks."""
     sides = [
         make_series_at_ranks("a", [100.0, 101.0, 99.0], nproc=2),
         make_series_at_ranks("b", [360.0, 356.4, 363.6], nproc=8, minute=10),
@@ -404,7 +422,8 @@ def test_other_numbers_of_ranks_show_the_efficiency(swapped: bool) -> None:
     assert comparison.scaling is not None
     small, large = comparison.scaling.worlds
     assert (small.name, small.efficiency, large.name) == ("1x2", 1.0, "1x8")
-    # 3.6 times the throughput of 4 times the ranks; the bounds combine the extremes of both.
+    # 3.6 times the throughput on 4 times the ranks. Of three launches the interval is the range, so
+    # that the bounds combine the extremes of both: the slowest of 8 ranks with the fastest of 2.
     assert large.efficiency == pytest.approx(0.9, rel=1e-6)
     assert large.low == pytest.approx(0.25 * 356.4 / 101)
     assert large.high == pytest.approx(0.25 * 363.6 / 99)
@@ -416,7 +435,7 @@ def test_equal_batch_of_all_ranks_is_strong_scaling() -> None:
     # 192 samples a step on 2 and on 8 ranks.
     a = make_series_at_ranks("a", [100.0], nproc=2, micro_batch_size=96)
     b = make_series_at_ranks("b", [300.0], nproc=8, minute=10, micro_batch_size=24)
-    comparison = compare(a, b)
+    comparison = compare(a, b)  # 3 times the throughput on 4 times the ranks: 0.75
     assert comparison.sentence.code == "compare_strong_scaling"
     assert comparison.sentence.args["efficiency"] == pytest.approx(0.75)
 

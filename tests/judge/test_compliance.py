@@ -80,6 +80,11 @@ def test_five_sound_launches_comply(changes: dict[str, Any]) -> None:
 def test_one_launch_of_five_that_breaks_a_rule_is_found(
     rule: str, launch: Record, *, in_open: bool
 ) -> None:
+    """Four launches follow all rules; the fifth is ``launch``, which breaks ``rule`` alone.
+
+    ``TOY`` is the golden record of the case toy, from which all launches are made. ``OPEN`` are
+    fields of a plan that claims the open division.
+    """
     assert list_broken_rules([*[make_launch_with_plan()] * 4, launch]) == {rule}
     # ``in_open``: whether the open division has the rule too.
     open_launch = replace_plan_fields(launch, **OPEN)
@@ -99,6 +104,10 @@ def test_one_launch_of_five_that_breaks_a_rule_is_found(
 def test_all_launches_of_other_work_break_the_closed_rules(
     rule: str, changes: dict[str, Any]
 ) -> None:
+    """``changes``: of the plan of ``TOY``, the golden record of toy, whose data has 4,096 samples.
+
+    ``OPEN`` are fields of a plan that claims the open division.
+    """
     # Five launches, as many as the rules want.
     assert list_broken_rules([make_launch_with_plan(**changes)] * 5) == {rule}
     # Launches that claim the open division break none.
@@ -150,6 +159,7 @@ def make_outside_case(
 def test_file_of_case_overrides_general_rules(
     make_outside_case: Any, text: str | None, launches: int
 ) -> None:
+    """``GENERAL``: the rules of every case without a file of its own; they want five launches."""
     rules = read_rules(cases.load(make_outside_case(text)))
     assert rules.closed == GENERAL.closed.model_copy(update={"launches": launches})
     # A file without rules of the open division leaves them as they are.

@@ -90,6 +90,7 @@ def test_later_launch_rarely_exceeds_tolerance(count: int, max_share: float) -> 
 
 
 def test_failed_or_refuted_run_is_rejected_as_baseline() -> None:
+    """``OOM``: fields of the record of a run that ended out of memory. Refuted: altered files."""
     refuted = grade_reasons([message("evidence_altered", file="events.rank0.jsonl")])
     for bad in (make_launch("bad", **OOM), make_launch("bad", trust=refuted)):
         with pytest.raises(RecordError) as caught:
@@ -171,6 +172,10 @@ VALUES_NEAR_1 = [1.0, 1.01, 0.99, 1.005, 0.995]
     ],
 )
 def test_five_launches_are_judged_by_interval(factor: float, scatter: float, verdict: str) -> None:
+    """``VALUES_NEAR_1``: five values from 0.99 to 1.01, of mean 1.
+
+    An interval that only partly lies beyond the limit, 3% worse, is ``noisy``.
+    """
     # ``scatter`` is how many times as far the rates are from their mean as those of the baseline.
     rates = [100 * factor * (1 + scatter * (value - 1)) for value in VALUES_NEAR_1]
     judgement = judge_rates(
@@ -196,7 +201,7 @@ def test_lower_time_is_better() -> None:
 def test_quality_is_judged_by_its_direction() -> None:
     lower_is_better = read_golden_record().plan.about.model_copy(update={"higher_is_better": False})
     plan_with_lower_better = read_golden_record().plan.model_copy(update={"about": lower_is_better})
-    # Below the golden record's quality.
+    # 12% below the golden record's 0.911697; 3% worse is regressed, and 10% better is improved.
     lower_quality = read_golden_record().quality.model_copy(update={"value": 0.8})
     for plan, verdict in (
         (read_golden_record().plan, "regressed"),
@@ -227,6 +232,7 @@ def test_missing_figure_fails() -> None:
 
 
 def test_other_work_names_the_key_and_both_values() -> None:
+    """The baseline has the golden record's batch, 96 samples of a rank, and its epochs."""
     other = make_launches("run", [100.0], recipe={"micro_batch_size": 8})
     (judgement,) = judge_against_baseline(other, make_baseline([100.0]), [])
     assert (judgement.verdict, judgement.exit_code) == ("other_work", 2)
@@ -241,6 +247,7 @@ def test_other_work_names_the_key_and_both_values() -> None:
     }
     other = make_launches("run", [100.0], recipe={"micro_batch_size": 8, "max_epochs": 99})
     (judgement,) = judge_against_baseline(other, make_baseline([100.0]), [])
+    # Of two keys that differ one is named; ``others`` counts the rest.
     assert (judgement.message.code, judgement.message.args["others"]) == ("gate_other_work", 1)
 
 
@@ -283,6 +290,7 @@ def test_failed_or_refuted_runs_fail_and_others_are_judged() -> None:
 
 @pytest.mark.parametrize("reason", ["machine_busy", "device_shared"])
 def test_regression_on_busy_machine_is_noisy(reason: str) -> None:
+    """``reason``: why the machine was not the run's alone; 80 is far below the baseline of 100."""
     disturbed_trust = grade_reasons([message(reason, share=0.3)])
     judgement = judge_rates([80.0], make_baseline([100.0]), trust=disturbed_trust)
     assert (judgement.verdict, judgement.message.code) == ("noisy", "gate_disturbed")
@@ -347,6 +355,7 @@ def test_night_within_the_usual_scatter_passes() -> None:
 
 
 def test_single_slow_launch_is_noisy_and_five_slow_launches_are_a_regression() -> None:
+    """``RATES_NEAR_100``: the rate of each night, 100 with a noise of 0.5%; a slow night has 90."""
     slow = [*RATES_NEAR_100[:40], 90.0]
     judgement = judge_last_night(slow)  # of one launch
     assert (judgement.verdict, judgement.message.code, judgement.exit_code) == (
@@ -360,6 +369,7 @@ def test_single_slow_launch_is_noisy_and_five_slow_launches_are_a_regression() -
 
 
 def test_step_fails_until_new_level_is_expected() -> None:
+    """``RATES_NEAR_100``: the rates of 80 nights, 100 with a noise of 0.5%."""
     # From night 40 on, 5% slower; each of the next 20 nights is judged by those before it.
     stepped = [*RATES_NEAR_100[:40], *(0.95 * rate for rate in RATES_NEAR_100[40:])]
     judgements = [judge_last_night(stepped[: 40 + number]) for number in range(1, 21)]
@@ -369,6 +379,7 @@ def test_step_fails_until_new_level_is_expected() -> None:
     assert codes[:2] == ["gate_usual_noisy"] * 2
     assert codes[3:12] == ["gate_step"] * 9
     assert codes[-4:] == ["gate_usual_passed"] * 4
+    # ``judgements[5]`` is of the sixth slow night, within the nights with ``gate_step``.
     step = judgements[5].message.args
     assert step["since"] == "night40"
     assert step["change"] == pytest.approx(-0.05, abs=0.01)
@@ -376,6 +387,7 @@ def test_step_fails_until_new_level_is_expected() -> None:
 
 
 def test_slow_drift_fails() -> None:
+    """``RATES_NEAR_100``: the rates of 80 nights, 100 with a noise of 0.5%."""
     # 0.1% a night slower, for 30 nights.
     drifting = [
         *RATES_NEAR_100[:40],
@@ -384,6 +396,7 @@ def test_slow_drift_fails() -> None:
     judgement = judge_last_night(drifting)
     assert (judgement.verdict, judgement.message.code) == ("regressed", "gate_drift")
     assert judgement.message.args["change"] == pytest.approx(-0.03, abs=0.01)
+    # 29 nights at 0.1% are nearly 3%; ``rising`` is the same to faster.
     rising = [
         *RATES_NEAR_100[:40],
         *(rate * (1 + 0.001 * number) for number, rate in enumerate(RATES_NEAR_100[40:70])),
@@ -392,6 +405,10 @@ def test_slow_drift_fails() -> None:
 
 
 def test_short_history_is_reported_once() -> None:
+    """A history has 10 runs at least; a night has one run, of one launch or of several.
+
+    ``RATES_NEAR_100``: the rate of each night, 100 with a noise of 0.5%.
+    """
     records = make_nights(RATES_NEAR_100[:10])
     (judgement,) = judge_against_history(records[-1:], records[:-1], [])  # one for all figures
     assert (judgement.verdict, judgement.message.code, judgement.exit_code) == (
