@@ -425,6 +425,10 @@ def test_short_history_is_reported_once() -> None:
 
 
 def test_only_earlier_passed_launches_of_same_work_count() -> None:
+    """Night 13 is judged by the nights 0 to 11, whose rates are near 100.
+
+    ``RATES_NEAR_100``: their rates, 100 with a noise of 0.5%. ``OOM``: fields of a failed record.
+    """
     past = make_nights(RATES_NEAR_100[:12])
     # Launches at another rate which must not count: of other work, failed, later, altered.
     strange = [
@@ -443,6 +447,10 @@ def test_only_earlier_passed_launches_of_same_work_count() -> None:
 
 
 def test_known_figures_are_judged_and_missing_one_fails() -> None:
+    """Night 13 is judged by the nights 0 to 11, with rates near 100 from ``RATES_NEAR_100``.
+
+    ``OOM``: fields of the record of a run that failed.
+    """
     past = make_nights(RATES_NEAR_100[:12])
     # Without a named figure: those that have a value and a direction.
     judgements = list(judge_against_history(make_nights([100.0], first=13), past, []))

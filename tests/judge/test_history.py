@@ -81,6 +81,11 @@ def assess_nights(data: Floats, nights: range) -> Iterator[tuple[NDArray[np.bool
     ("noise", "rho1"), [(0.005, 0.0), (0.01, 0.0), (0.02, 0.0), (0.01, 0.6), (0.03, 0.6)]
 )
 def test_alarms_are_rare_in_years_without_step(noise: float, rho1: float) -> None:
+    """``noise`` is the standard deviation of a night, ``rho1`` its correlation with the next one.
+
+    ``NIGHTS`` are the weekdays of a year; a history has ``MIN_RUNS`` of them at least. ``OUTLIERS``
+    is the share of nights that are 8% to 12% slower, 2%.
+    """
     data = make_years(count=8, noise=noise, seed=1, outliers=0 if rho1 else OUTLIERS, rho1=rho1)
     nights = list(assess_nights(data, range(MIN_RUNS, len(NIGHTS), 2)))
     step = np.stack([step_of_night for step_of_night, _, _ in nights])
@@ -88,11 +93,13 @@ def test_alarms_are_rare_in_years_without_step(noise: float, rho1: float) -> Non
     drift = np.stack([drift_of_night for _, _, drift_of_night in nights])
     # Every second night of 8 years was judged: at most one false alarm a year.
     assert 2 * (step | drift).sum() / 8 <= 1
-    assert doubt.mean() <= 1.5 * OUTLIERS  # each outlier is doubted once, and nothing else is
+    # A doubt is about a single slow value: about each outlier once, and about nothing else.
+    assert doubt.mean() <= 1.5 * OUTLIERS
 
 
 @pytest.mark.parametrize(("noise", "max_delay"), [(0.005, 5), (0.01, 6)])
 def test_planted_steps_are_found_within_nights(noise: float, max_delay: int) -> None:
+    """``OUTLIERS``: the share of nights that are 8% to 12% slower in any case, 2%."""
     data = make_years(count=20, noise=noise, seed=2, outliers=OUTLIERS)
     data[:, 150:] *= 0.95  # night 150 is the first one of a slower level
     alarms = np.stack([step for step, _, _ in assess_nights(data, range(150, 164))])
@@ -107,6 +114,7 @@ def test_planted_steps_are_found_within_nights(noise: float, max_delay: int) -> 
 def test_drift_of_one_per_mille_per_night_is_found_within_thirty(
     noise: float, outliers: float
 ) -> None:
+    """``OUTLIERS``: the share of nights that are 8% to 12% slower in any case, 2%."""
     data = make_years(count=20, noise=noise, seed=4, outliers=outliers)
     data[:, 150:180] *= 1 - 0.001 * np.arange(1, 31)  # the drift begins in night 150
     # (years, nights): whether the night is reported, as a step or as a drift
@@ -115,6 +123,10 @@ def test_drift_of_one_per_mille_per_night_is_found_within_thirty(
 
 
 def test_year_with_steps_and_drift_reports_only_the_steps() -> None:
+    """``NIGHTS`` has the date of each night; changes below ``MIN_STEP``, 3%, are no steps.
+
+    ``_share`` is a change relative to the level before it, whatever its direction.
+    """
     data = make_years(count=1, noise=0.01, seed=3, outliers=OUTLIERS)[0]
     data *= np.linspace(1.0, 1.02, len(data))  # slowly faster
     data[90:] *= 0.95  # the two steps: from these nights on
@@ -132,6 +144,7 @@ def _share(change: Change) -> float:
 
 
 def test_step_counts_until_level_returns_or_fifteen_runs_have_passed() -> None:
+    """``step_index``: the run at which the level changed; None: no step, or one too long ago."""
     level = [100.0, 100.2, 99.8, 100.1, 99.9]
     # 30 runs at a level of 100, then ``runs_after`` runs at 90.
     for runs_after, step_index in ((5, 30), (14, 30), (15, None)):
@@ -141,7 +154,7 @@ def test_step_counts_until_level_returns_or_fifteen_runs_have_passed() -> None:
         assert assessment.expected == pytest.approx(100.0 if step_index else 90.0)
         # The level of the runs since the step; without a step, the newest run alone.
         assert assessment.value == pytest.approx(90.0 if step_index else data[-1])
-    # The level returns with the newest run.
+    # Eight runs at 90, and the level returns with the newest run.
     returned = assess_newest([*data[:38], 100.0])
     assert (returned.step_index, returned.value) == (None, 100.0)
 

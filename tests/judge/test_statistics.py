@@ -63,7 +63,8 @@ def test_mean_is_arithmetic_if_value_is_not_positive() -> None:
 def test_ratio_of_two_groups_has_welchs_interval() -> None:
     """The interval is that of Welch for the logarithms, with 5.88 degrees of freedom.
 
-    Logarithms of A have mean 0, those of B 0.1; the variances of the means are 0.0008 and 0.0002.
+    Logarithms of A have mean 0, those of B 0.1; the variances of the means are 0.0008 and 0.0002:
+    the variances of the groups, 0.004 and 0.001, divided by their five values.
     """
     spread = np.array([-2.0, -1.0, 0.0, 1.0, 2.0]) / sqrt(2.5)  # variance 1
     a, b = np.exp(sqrt(0.004) * spread), np.exp(0.1 + sqrt(0.001) * spread)
@@ -113,6 +114,10 @@ def read_documented_table(name: str) -> list[list[float]]:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_coverage_of_intervals_matches_page(kind: str) -> None:
+    """``KINDS``: kinds of noise, each a row of the page's table; ``LAUNCHES``: its columns.
+
+    A share is that of intervals that contain the true value.
+    """
     # The first two numbers of launches, with fewer repetitions than the page has, to be quick.
     for count, known in zip(LAUNCHES[:2], read_documented_table(kind), strict=False):
         share = measure_coverage(kind, count, repetitions=600, seed=3)

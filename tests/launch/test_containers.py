@@ -110,6 +110,7 @@ def start_container(
 @pytest.mark.parametrize("vendor", ["cpu", "nvidia", "amd", "ascend", "mthreads"])
 @pytest.mark.parametrize("runtime", RUNTIMES)
 def test_command_matches_its_golden_file(runtime: str, vendor: str, plan: Plan) -> None:
+    """``RUNTIMES``: docker, podman and apptainer; ``make_site`` makes a cluster file with one."""
     # Some vendors' files have shared memory and further arguments, so that both forms are seen.
     cluster = make_site(
         runtime=runtime,
@@ -130,7 +131,8 @@ def test_container_mounts_the_resources_of_the_node(
     """Of the vendor's devices and mounts, acmelink and tool are missing on this node.
 
     The container gets the variables of ``_VENDOR``; its image and the version of the runtime are
-    what the program ``_FAKE`` answers.
+    what the program ``_FAKE`` answers, which stands for docker and prints its arguments.
+    ``_VENDOR`` names ACME_VISIBLE_DEVICES and ACL_*. The user 1000 has the groups 1000 and 44.
     """
     install_program(node, "docker")
     for name in ("acme0", "acme11", "acmectl", "driver"):
@@ -224,6 +226,7 @@ def test_a_local_run_is_not_in_the_container_of_an_engine(container: Any) -> Non
 
 
 def test_run_without_a_launcher_is_in_the_container_of_the_cluster_file() -> None:
+    """``TESTED``: by launcher, how it was tested, as the program tells its user."""
     target = RemoteTarget(
         launcher="container", tested=TESTED["container"], nodes=1, has_our_files=True
     )
@@ -246,7 +249,7 @@ def test_end_of_a_container_is_described_by_the_message_of_its_runtime(
     job = start_job(EngineCommand(argv=("sh", "-c", script), files={}), container_plan, make_site())
     assert job.process is not None
     job.process.wait()
-    message = "no such image; see --help"  # the last three lines, without the empty one
+    message = "no such image; see --help"  # of the last three lines, one is empty
     assert Container().read_state(job) == JobState(phase="ended", description=message)
     # Another process does not know its message.
     assert Container().read_state(EngineJob(container_plan, make_site())) == JobState(phase="ended")

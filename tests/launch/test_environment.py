@@ -45,7 +45,8 @@ CONTAINER_VARIABLES = {
 def test_container_is_recognized_by_its_files_and_variables(tmp_path, files, variables, container):
     """``files``: below the machine's root; ``container``: its runtime, version and image.
 
-    ``CONTAINER_VARIABLES`` state the version and the image; the text ``PODMAN`` does not count.
+    ``CONTAINER_VARIABLES`` state the version and the image; the text ``PODMAN``, the file of a
+    real podman with an image of its own, does not count: only that the file is there.
     """
     (tmp_path / "run").mkdir()
     for name, text in files.items():

@@ -92,6 +92,7 @@ def use_engine(monkeypatch: pytest.MonkeyPatch) -> Callable[[Held], None]:
 def test_a_signal_cancels_the_job_and_leaves_a_record(
     plan: Plan, use_engine: Callable[[Held], None], capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """``Held`` is an engine whose job runs until it is cancelled."""
     use_engine(Held())
     job, request = EngineJob(plan, Cluster()), StopRequest()
 
@@ -115,6 +116,10 @@ def test_a_signal_cancels_the_job_and_leaves_a_record(
 def test_job_that_does_not_end_is_abandoned_after_its_time_limit(
     plan: Plan, use_engine: Callable[[Held], None], monkeypatch: pytest.MonkeyPatch, answers: bool
 ) -> None:
+    """Patience is shortened to 0.1 s: with a job that runs too long, and with cancelling it.
+
+    ``Held`` is an engine whose job runs until it is cancelled, or longer if it ``stays``.
+    """
     # The job goes on although it is cancelled; an engine that does not answer cannot cancel it.
     use_engine(Held(stays=True, answers=answers))
     monkeypatch.setattr(launchers, "_GRACE_S", 0.1)

@@ -92,7 +92,10 @@ READER = format_thread(
 def test_place_of_a_rank_is_its_innermost_call_outside_of_torch_and_python(
     calls: list, expected: tuple
 ) -> None:
-    """The stack is printed after that of another thread.
+    """The stack is printed after that of another thread, ``READER``.
+
+    ``LIB`` and ``TORCH`` are the folders of Python's library and of torch, ``JOB`` is a file of a
+    case, and ``MAIN`` has the outermost calls of a rank.
 
     Args:
         calls: file, line and function of each call of the rank's stack, the innermost one first.
@@ -107,7 +110,11 @@ def test_place_of_a_rank_is_its_innermost_call_outside_of_torch_and_python(
 
 
 def test_thousand_ranks_at_two_positions_are_two_groups(tmp_path: Path) -> None:
-    """Rank 517 is still loading, the others wait in a barrier; rank 1024 has no stacks."""
+    """Rank 517 is still loading, the others wait in a barrier; rank 1024 has no stacks.
+
+    ``JOB`` is the file mine/job.py of a case, ``MAIN`` has the outermost calls of a rank, and
+    ``BARRIER`` is the stack of a rank whose step, in line 31 of ``JOB``, waits in a barrier.
+    """
     files = {rank: tmp_path / f"stacks.rank{rank}.txt" for rank in range(1024)}
     for rank, path in files.items():
         path.write_text(format_thread((JOB, 65, "load"), *MAIN) if rank == 517 else BARRIER)

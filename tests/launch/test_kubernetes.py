@@ -115,6 +115,10 @@ def read_schema() -> dict[str, Any]:
     ("settings", "golden"), [(_REQUIRED_KEYS, "shared"), (_ALL_KEYS, "all_keys")]
 )
 def test_manifests_are_valid_by_the_published_schema(settings: dict[str, Any], golden: str) -> None:
+    """Settings of a cluster with the keys that are needed, and with all keys.
+
+    A manifest is the description of a job that Kubernetes gets.
+    """
     text = render_manifest(make_plan(), make_site(settings))
     manifest = yaml.safe_load(text)
     jsonschema.validate(manifest, read_schema())
