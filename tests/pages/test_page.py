@@ -633,6 +633,9 @@ def test_minor_limits_are_those_of_the_launch_whose_dominant_limit_is_shown():
 
 
 def test_throttling_is_named_by_rank_and_distinguished_by_its_time():
+    # Shares of time in which clocks were lowered by heat: ``measured1`` of the device with index 1
+    # in the steps after the warm-up, ``run0`` of the other one in the whole run. Their ranks have
+    # the same numbers. 40% is also what the limit costs.
     hot = make_throttled_record(measured1={"hot": 0.4}, run0={"hot": 0.1}, run1={"hot": 0.3})
     sentence = translate(build_rank_strip(hot).sentence, "en")
     assert "throttled: rank 1 (40% of the measured time)" in sentence
@@ -946,7 +949,8 @@ def test_lists_and_tables_of_a_case_are_filled_from_the_run():
 
 @pytest.mark.parametrize(("higher", "words"), [(True, "expected best"), (False, "expected lowest")])
 def test_verdict_names_the_expected_best_quality(higher, words):
-    # The data of this run is generated, so the best quality that a model can reach is known.
+    # The data of this run is generated, so the best quality that a model can reach is known, and
+    # the page shows it. ``higher``: the metric is like an accuracy, of which more is better.
     run = read_record("sampled")
     about = run.plan.about.model_copy(update={"higher_is_better": higher})
     run = replace_plan_fields(run, about=about)
@@ -1010,7 +1014,8 @@ def make_moe_record():
 def test_page_shows_the_gain_of_balanced_experts():
     rate = make_moe_record().figures["p_train"]
     faster = rate.model_copy(update={"value": 1.25 * rate.value})  # 571.5 instead of 457.2
-    # With equal loads of all experts: the upper bound of the speed of a trained router.
+    # Models with experts send each token to some of them, which a router chooses. With equal loads
+    # of all experts ("balanced"): the upper bound of the speed of a trained router.
     bound = make_balanced_record(figures=make_moe_record().figures | {"p_train": faster})
     expected = (
         "is 1.250 times as fast: 571.5 samples/s with the balanced bound and 457.2 samples/s with"

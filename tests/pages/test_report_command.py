@@ -54,6 +54,8 @@ def test_report_compares_with_chosen_runs_or_published_rows(
 
 
 def test_a_terminal_shows_colours(run_report: Call, tmp_path: Path) -> None:
+    # ``PROGRAM`` is the command ``python -m trainmark``. Its output is a terminal, whose other end
+    # the test reads; the fixture has written the run "toy".
     controller, terminal = pty.openpty()
     env = {**os.environ, "TERM": "xterm"}
     env.pop("NO_COLOR", None)  # which would turn colours off

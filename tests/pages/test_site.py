@@ -41,6 +41,8 @@ def runs(tmp_path, monkeypatch):
     """Return an index of 6 runs of 2 cases, some with hostile names, and a run of 2 launches.
 
     The run of two launches, ``s-1`` and ``s-2``, is of a third case and began on another day.
+    ``make_document`` changes the golden record of DistilBERT: ``plan__case`` is the key ``case`` of
+    its ``plan``. So the third case and the other day are those of the golden record.
     """
     monkeypatch.setattr(lists, "MAX_ROWS", 5)  # rows of a list, so that some are left out
     documents = [
@@ -218,7 +220,8 @@ def test_case_page_shows_speed_by_machine_and_changes_with_commits(tmp_path, mon
     ]
     database = make_index(tmp_path, *runs)
     # Two machines with 20 nightly runs each: from the eleventh (number 10) on, half as fast again;
-    # the last failed.
+    # the last failed (``FAILED``: its status and a cause). The ten before the change have 100, 101
+    # or 102 samples/s, the nine after it 150, 151 or 152.
     case = runs[0][1]["plan"]["case"]
     page = Reader(
         lists.build_case_page(
@@ -226,14 +229,15 @@ def test_case_page_shows_speed_by_machine_and_changes_with_commits(tmp_path, mon
         )
     )
     assert "../runs/run-h100-17.html" in page.list_values("a", "href")
-    assert page.texts.count("122.1") == 2  # the mean of 19 launches
+    assert page.texts.count("122.1") == 2  # geometric mean of a machine's 19 passed launches
     positions = [page.texts.index(x) for x in ("machine", "precision", "ranks", "speed, samples/s")]
     assert positions == sorted(positions)  # columns in this order
     assert "case" not in page.texts  # the column would have one value only
     assert page.texts.count("H100") > 19  # rows of the history name what differs: the device
     assert any(text.endswith("(95%), 19 launches") for text in page.texts)
     words = [text for text in page.texts if text.strip()]
-    # A mean of 151 after one of 101 samples/s; in its row are also the night and the commit.
+    # The median is 101 samples/s before the change and 151 after it, 49.5% more. In the row of the
+    # change are also the night and the commit.
     change = words.index("+49.5%")
     night, commit = words[change - 3], words[change + 1]
     assert (night, commit) == ("2026-11-11 00:00", "new")
@@ -258,7 +262,9 @@ def test_all_machines_are_listed_with_time_to_target_and_speed(tmp_path):
     ]
     all_runs = views.list_all_runs(make_index(tmp_path, *runs), lists.PAGE_COLUMNS)
     page = Reader(lists.build_machines_page(all_runs, Links("machines.html")))
-    # Case a reached its target on both machines, case b did not.
+    # Case a reached its target on both machines, case b did not. So of a, the time to the target
+    # (``e2e_time``) is listed with the speed, of b only the speed. These records have no evidence,
+    # so none may be quoted.
     assert page.texts.count("90.0 s · 100.0 samples/s [not to be quoted]") == 2
     assert "100.0 samples/s [not to be quoted]" in page.texts
     assert {"cases/a.html", "cases/b.html", "runs/h100-a.html"} <= set(
@@ -297,7 +303,8 @@ def test_quotable_run_hides_no_other_machine(tmp_path, monkeypatch):
 
 def test_a_case_without_quotable_runs_shows_those_that_passed(tmp_path):
     doubtful = {"grade": "do_not_quote", "reasons": []}
-    # Run b, the faster one, failed.
+    # Run b, the faster one, failed: ``FAILED`` is such a status and a cause. Both runs are of the
+    # golden record's case, which is read below from the first launch of the first run.
     database = make_index(
         tmp_path,
         ("a", make_document("run-a", trust=doubtful, figures={"p_train": 100.0})),
@@ -395,7 +402,8 @@ def test_runs_with_different_numbers_of_ranks_show_scaling(tmp_path, monkeypatch
     ]
     page = Reader(views.build_comparison_page(make_index(tmp_path, *runs), ["a1", "b1"]))
     assert {"1x2", "1x4"} <= set(page.texts)
-    # 402 or 401 of 2 x 202 or 201 samples/s.
+    # On 2 ranks 201 and 202 samples/s, on 4 ranks 401 and 402. Twice as many ranks should be twice
+    # as fast: 401.5 / (2 x 201.5) = 99.6%, from 401 / (2 x 202) to 402 / (2 x 201).
     assert {"100.0%", "99.6% (99.3% – 100.0%)"} <= set(page.texts)
 
 
@@ -499,7 +507,8 @@ def test_site_style_sheet_uses_no_class_of_the_report():
 
 def test_run_is_named_by_the_end_of_its_id():
     ids = ("20261128T095901Z-toy-25b06f-r1", "20261128T095901Z-my_case-25b06f", "eight-ranks")
-    # Of an id that is not ours, nothing can be left out.
+    # ``_RUN_ID`` matches ids as we make them: time, case, six letters or digits, and perhaps the
+    # repeat. Lists show the six alone. Of an id that is not ours, nothing can be left out.
     matches = [lists._RUN_ID.fullmatch(run_id) for run_id in ids]
     assert [match[1] if match else None for match in matches] == ["25b06f", "25b06f", None]
 

@@ -40,9 +40,12 @@ def test_summary_has_mean_interval_and_variation_over_launches():
         ]
     )
     core = summary.figures["p_core"]
-    # Computed from the logarithms: their variance is 2.5e-4, and t(4) = 2.776.
+    # Geometric mean and ends of the 95% interval, from the logarithms. Their variance is 2.5e-4 and
+    # Student's t of 4 degrees of freedom 2.776, so both ends differ from the mean by the factor
+    # exp(2.776 x sqrt(2.5e-4 / 5)).
     expected = (99.9900, 98.0457, 101.9728)
     assert (core.mean, core.low, core.high) == pytest.approx(expected, abs=1e-3)
+    # The variation is the standard deviation, sqrt(10 / 4), over the arithmetic mean, 100.
     assert core.cv == pytest.approx(0.0158114, abs=1e-6)
     table, *lines = build_repeats(summary)
     assert list_paragraphs(lines) == ["5 of 5 launches passed"]
@@ -115,6 +118,8 @@ def make_one_rank_plan(**plan_changes):
 
 
 def test_another_world_or_other_data_is_other_work():
+    # ``content_id`` is a digest of the data; that of the golden plan begins with "9ae5". The world
+    # is nodes x ranks of each: 1x1 in ``make_one_rank_plan``.
     data = read_golden_record().plan.data.model_copy(update={"content_id": "feed"})
     for changes, words in (
         ({"nproc": 2}, "ran_world is '1x2', but '1x1' in the first launch"),

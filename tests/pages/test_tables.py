@@ -211,7 +211,8 @@ PAGES_OF_FOUNDING_DOCUMENTS = {
 
 @pytest.mark.parametrize("case", PAGES_OF_FOUNDING_DOCUMENTS)
 def test_a_founding_page_equals_our_table_cell_by_cell(case):
-    # The page of results from which the reference rows of the case were copied.
+    # The page of results from which the reference rows of the case were copied. It is once more in
+    # ``PAGES_OF_FOUNDING_DOCUMENTS``: columns, then the rows, each of configuration, world, cells.
     columns, printed = PAGES_OF_FOUNDING_DOCUMENTS[case]
     table = tables.build_reference_table(reference.read_references(case))
     assert translate_headers(table, "zh") == ["配置", *columns]
@@ -317,7 +318,9 @@ def test_the_references_choose_the_column_set():
         tables.list_columns(make_references(*PAGES_OF_FOUNDING_DOCUMENTS["dlrm_criteo"][0]))
         == tables.PERFORMANCE
     )
-    # A column that no table of ours has.
+    # ``FINE_TUNING`` above are the columns of llama2_7b_lora, ``PERFORMANCE`` those of dlrm_criteo
+    # and of a case without rows. One header may be none of our columns, that of the quality, such
+    # as "acc". Here "p_hole" is a second one.
     with pytest.raises(RecordError, match="acc, p_hole"):
         tables.list_columns(make_references("acc", "p_hole"))
 

@@ -190,6 +190,9 @@ def test_first_screen_is_short_and_all_option_shows_more(width, lang):
     ],
 )
 def test_page_states_what_device_and_launcher_were_tested_on(lang, line):
+    # ``unproven``: what a run used that was not tested enough by real runs, and on what it was
+    # tested, in both languages. Here a kind of device, tested on published outputs of its tool, and
+    # a launcher.
     unproven = {"amd": RECORDED_OUTPUTS, "ssh": TESTED["ssh"]}
     record = read_golden_record(
         plan=read_golden_record().plan.model_copy(update={"unproven": unproven})
@@ -252,6 +255,8 @@ def test_summary_of_a_failed_run_has_cause_and_advice():
 
 
 def test_summary_of_a_run_that_missed_its_target_says_so_once():
+    # The golden record's accuracy is 0.9117, less than the target of 0.95 that it gets here. Its
+    # batch size was changed to 96 by its user. Epochs and steps of the message do not matter.
     missed = message("target_missed", metric="acc", target=0.95, epochs=1, steps=250, value=0.9117)
     quality = read_golden_record().quality.model_copy(update={"target": 0.95, "reached": False})
     cause = Cause(kind="target_missed", message=missed, rank=0)

@@ -16,7 +16,9 @@ def list_placeholders(sentence):
 
 
 def test_every_text_exists_in_both_languages_with_the_same_placeholders():
-    # Parts of sentences that one of the languages does not need, or builds otherwise.
+    # ``TEXTS`` has the English and the Chinese text (``en``, ``zh``) of each key, such as
+    # "count.samples"; ``CJK`` matches a Chinese character; a placeholder is a name in braces.
+    # Exceptions: parts of sentences that one of the languages does not need, or builds otherwise.
     exceptions = ("reference.as_printed", "spans.name", "nodes.", "configuration.", "sep.space")
     for key, texts in TEXTS.items():
         assert texts.en, key
