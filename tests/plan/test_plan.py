@@ -206,6 +206,8 @@ class EvenRecipe(Recipe):
 
 
 def test_fields_that_a_recipe_refuses_together_are_named_with_its_reason() -> None:
+    # ``EvenRecipe`` is a recipe of this file that refuses any warm-up that is not a whole number of
+    # windows: 10 steps are two windows of 5, but two and a half of 4. The reason is its own text.
     recipe = EvenRecipe(warmup_steps=10, window_steps=5)
     with pytest.raises(UsageError) as caught:
         recipes.apply_overrides(recipe, {"window_steps": "4"})
@@ -274,7 +276,10 @@ def test_run_with_just_enough_windows_for_a_repeat_is_planned(resolve: Any) -> N
 
 
 def test_windows_that_an_epoch_ends_early_count_for_repeats(resolve: Any) -> None:
-    # Two epochs of 32 steps: after the warm-up windows of 10, 10 and 2 steps, then four more.
+    # The toy case has 4,096 samples and a micro-batch of 64, so an epoch of two ranks is 32 steps,
+    # at whose end a window ends too. After the warm-up of 10 steps, the first epoch has windows of
+    # 10, 10 and 2 steps, and the second of 10, 10, 10 and 2. These are seven, just enough for the
+    # seventh to be repeated; with fewer the plan would be refused.
     args = ["max_epochs=2", "warmup_steps=10", "window_steps=10", "replay_every_windows=7"]
 
     assert resolve(assignments=args, nproc=2).recipe["replay_every_windows"] == 7
@@ -390,6 +395,9 @@ def test_case_receives_the_memory_of_a_rank(resolve: Any, monkeypatch: pytest.Mo
 def test_vendor_and_launcher_without_real_runs_are_named_in_the_plan(
     resolve: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # ``unproven``: what a run uses that real runs have not tested enough, and what tested it.
+    # ``RECORDED_OUTPUTS`` is such a text, and ``TESTED`` has those of launchers. A CPU and a launch
+    # on this machine are well tested.
     here = resolve()
     assert here.unproven == {}
     assert "unproven" not in here.model_dump_json()  # an empty field is not written
@@ -501,6 +509,8 @@ def test_a_plan_refuses_unknown_keys(resolve: Any, tmp_path: Path) -> None:
 def test_feature_missing_from_the_installed_torch_is_refused(
     monkeypatch: pytest.MonkeyPatch, field: str, value: str, nproc: int
 ) -> None:
+    # Both fields need torch 2.11. Other tests of this file, and the first call below, take the
+    # installed torch for 2.13, as a fixture sets it.
     request = RunRequest(case="gpt_megatron", recipe="tiny", nproc=nproc, overrides={field: value})
     recipe = choose_work(request).recipe
     vendor = FakeVendor("cpu", devices=4)

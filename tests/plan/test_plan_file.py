@@ -113,7 +113,7 @@ def test_plan_file_has_defaults(parse: Parse) -> None:
 
 
 def test_options_override_the_file_or_are_refused(parse: Parse) -> None:
-    # The file gives its second run another device, seed and so on.
+    # ``FULL`` is a plan file of two runs. It gives its second run another device, seed and so on.
     plan = parse(FULL, device="fake", seed=1, out="elsewhere", sample_every=0)
     for entry in plan.entries:
         assert (entry.device, entry.seed, entry.sample_every) == ("fake", 1, 0)
@@ -193,6 +193,8 @@ runs:
 
 def test_the_shipped_plans_can_be_read() -> None:
     entries = {path.stem: parse_file(path).entries for path in sorted(PLANS.glob("*.yaml"))}
+    # ``PLANS``: the folder of plan files that come with the program. The first combines batch sizes
+    # 32 and 64 with fp32 and bf16; the last lists six runs of one and of eight devices.
     assert list(entries) == ["batch_sizes", "demo", "gpt_reproduction"]
     assert entries["batch_sizes"][1].name == "toy-tiny-bs_32-precision_bf16"
     gpt = entries["gpt_reproduction"]

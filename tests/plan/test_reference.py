@@ -64,6 +64,9 @@ def test_a_row_keeps_its_cells_as_printed(tmp_path):
     ],
 )
 def test_invalid_file_is_refused_with_its_name(tmp_path, text, words):
+    # ``HEAD`` is the valid beginning of a file: four columns, and a source "page" of evidence "C"
+    # with an English and a Chinese text. ``ROW`` is a row of that source on 1x1 devices, to which
+    # the cells are added. Each text has one mistake, which ``words`` name.
     with pytest.raises(RecordError) as caught:
         reference.read_reference_file(write(tmp_path, text))
     assert words in str(caught.value)

@@ -102,6 +102,7 @@ def analyze_speed(path, **options):
 
 
 def test_speed_of_a_plain_log_is_its_mean(log):
+    # ``LINES``: for each step from 1 to 8 a line "noise", then "step N, ips: N.5 samples/s".
     analysis = analyze_speed(log(LINES), skip_steps=2)  # 8 steps of 1.5 to 8.5 samples/s
     figures = analysis.figures
     assert analysis.record.FINAL_RESULT == 6.0  # the mean of 3.5 to 8.5: two are skipped
@@ -124,7 +125,8 @@ def test_speed_of_a_plain_log_is_its_mean(log):
     ],
 )
 def test_terminal_codes_and_crash_output_change_no_value(log, spoil):
-    # ``spoil`` changes the bytes of a log with the speeds 1.5 to 8.5.
+    # ``spoil`` changes the bytes of ``LINES``, a log with the eight speeds 1.5 to 8.5, before each
+    # of which is a line "noise". Their mean is 5.0.
     analysis = analyze_speed(log(spoil(LINES.encode())))
     assert analysis.record.FINAL_RESULT == 5.0
     assert (analysis.figures["values"], analysis.figures["lines_malformed"]) == (8, 0)
@@ -189,6 +191,7 @@ def test_only_values_of_the_speed_count_as_skipped(log, skip_steps, skipped):
 
 
 def test_names_of_profiles_are_in_the_record(log):
+    # ``LINES`` is a log with speeds. Names of profiles are only handed on; no such file is read.
     profile_names = {"log_with_profiler": "prof.log", "profiler_path": "prof/"}
     record = json.loads(analyze_speed(log(LINES), **profile_names).record.to_json())
     assert {key: record[key] for key in profile_names} == profile_names
