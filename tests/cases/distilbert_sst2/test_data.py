@@ -219,7 +219,12 @@ def test_each_fault_of_a_text_folder_names_its_place(folder, damage, says):
 
 
 def write_npz(folder, split, **changes):
-    """Write three valid rows of 4 tokens, padded to 24; ``changes`` replace arrays by name."""
+    """Write three valid rows of 4 tokens, padded to 24; ``changes`` replace arrays by name.
+
+    24 is the ``seq_length`` of the recipes in these tests. A row's ids are a start token (2), any
+    two words (9 and 10), an end token (3) and the padding (0); its mask has a 1 for each token that
+    is no padding. ``data.NPZ.names`` has the file name of each split in this layout.
+    """
     arrays = {
         "idx": np.arange(3),
         "sentence": np.array(["a b"] * 3),

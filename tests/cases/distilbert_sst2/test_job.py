@@ -137,8 +137,9 @@ def test_twenty_steps_have_the_losses_of_a_plain_loop(folder, loaded_data, dropo
 
 
 def test_evaluation_counts_each_row_once(folder, loaded_data, monkeypatch):
+    """The generated data have 1,000 validation rows; the value is the accuracy, right over all."""
     the_job = build(folder, loaded_data)
-    single_result = the_job.evaluate()
+    single_result = the_job.evaluate()  # on one rank
     assert (single_result.samples, single_result.detail) == (
         1_000,
         {"correct": round(single_result.value * 1_000)},
@@ -162,11 +163,17 @@ def test_evaluation_counts_each_row_once(folder, loaded_data, monkeypatch):
 
 
 def test_model_flops_of_the_base_model_are_the_formula(folder, loaded_data):
+    """``BASE`` has the sizes of DistilBERT base: 6 layers of width 768, inner width 3,072.
+
+    Only its sizes are needed for the formula, so the job is built with the tiny model.
+    """
     the_job = build(folder, loaded_data, seq_length=512)
     the_job.data = replace(loaded_data, config=BASE)
-    assert BASE.encoder_matmul_weights == 42_467_328
-    assert BASE.head_matmul_weights == 591_360
-    # 6 FLOPs per weight, and 12 L D S per token for attention; the head sees one token a sample.
+    assert BASE.encoder_matmul_weights == 42_467_328  # 6 x (4 x 768^2 + 2 x 768 x 3,072)
+    assert BASE.head_matmul_weights == 591_360  # 768^2 + 768 x 2: a layer, and one for two labels
+    # 6 FLOPs per weight, and 12 L D S per token for attention, with L = 6 layers, the width D = 768
+    # and S = 512 tokens of a sequence. The head sees only one token of a sample.
     per_sample = 512 * (6 * 42_467_328 + 12 * 6 * 768 * 512) + 6 * 591_360
+    # Three samples of 20 tokens, padded to 512.
     counts = Counts(samples=3, sequences=3, tokens=60, tokens_padded=3 * 512)
     assert the_job.model_flops(counts) == 3 * per_sample  # padding counts as work

@@ -105,6 +105,11 @@ def read_fault(act, *arguments):
 
 
 def test_written_spec_is_read_back(spec, tmp_path):
+    """The fixture writes a click log and returns its description, which ``read_spec`` reads.
+
+    The log has two numbers in a row and three tables, of ``CARDINALITIES`` 100, 1,000 and 50,000
+    categories; ``ROWS`` is the number of rows of each split: 103 and 7.
+    """
     assert (
         read_spec(tmp_path) == spec == FeatureSpec.create(tmp_path, CARDINALITIES, num_numerical=2)
     )
@@ -145,6 +150,15 @@ def test_spec_with_yaml_aliases_is_read(tmp_path):
     ],
 )  # fmt: skip
 def test_a_spec_that_breaks_a_rule_is_refused(spec, tmp_path, pattern, new, what):
+    """The fixture has written a valid description (``spec``): two numbers and three tables.
+
+    It says in YAML which type, cardinality and file each column has. One place is changed.
+
+    Args:
+        pattern: regular expression of the text that is replaced.
+        new: the text in its place, which breaks a rule.
+        what: a part of the error.
+    """
     file = tmp_path / "feature_spec.yaml"
     text, count = re.subn(pattern, new, file.read_text(), count=1)
     assert count == 1
@@ -239,6 +253,15 @@ def test_split_with_a_single_label_is_refused(spec, tmp_path):
     ],
 )
 def test_run_on_data_with_other_preprocessing_rules_is_open(spec, tmp_path, rules, rated, extra):
+    """``PUBLISHED_RULES`` are the options with which the published data were prepared.
+
+    The fixture ``spec`` has written valid data; here only their description is written anew.
+
+    Args:
+        rules: with which the data were prepared, as their description notes.
+        rated: what the plan of a run on these data says.
+        extra: the rules that were changed, as the plan lists them.
+    """
     write_spec(tmp_path, CARDINALITIES, num_numerical=2, rules=rules)
     plan = resolving.resolve(
         RunRequest(case="dlrm_criteo", recipe="tiny", data=tmp_path, device="cpu", nproc=1),

@@ -111,10 +111,16 @@ JOB = {
 
 
 def test_rates_are_per_device_over_measured_windows(tmp_path: Path) -> None:
+    """Two ranks, each on a device of its own, report what they did in a window of 2 s.
+
+    ``JOB`` holds the facts of the first rank: 1,000 bytes of embeddings and 60 exchanged bytes a
+    sample, and memory that copies 40e3 bytes a second. The second rank differs in the last two.
+    """
     second = JOB | {"exchanged_bytes_per_sample": 20.0, "copy_bytes_per_second": 30e3}
     values = compute_case_figures(tmp_path, JOB, second)
-    # The two ranks train 2 x (3 + 4) samples in 2 s. A sample needs 1,000 bytes of embeddings, and
-    # the ranks send 60 and 20 bytes for it. The divisors are the 2 s and the two devices.
+    # The two ranks train 3 and 4 samples in each of two steps: 14 in 2 s. A sample needs 1,000
+    # bytes of embeddings, and the ranks send 60 and 20 bytes for it. The divisors are the 2 s and
+    # the two devices.
     assert values["embedding_bytes_per_device"].value == 14 * 1000 / 2 / 2
     assert values["exchange_bytes_per_device"].value == 14 * 80 / 2 / 2
     # The mean of 40e3 and 30e3.
@@ -125,9 +131,12 @@ def test_rates_are_per_device_over_measured_windows(tmp_path: Path) -> None:
 
 
 def test_shares_divide_the_step_time(tmp_path: Path) -> None:
+    """Two equal ranks with the facts ``JOB``; ``PARTS`` has the times of the parts of a step."""
     values = compute_case_figures(tmp_path, JOB, JOB)
+    # ``RESOURCES`` has the names of the four shares, in percent of the time of the steps.
     shares = {name: values[name].value for name in RESOURCES}
-    # Of 2 s on each rank 0.5 s are embeddings, 0.2 s exchanges, 0.1 s input.
+    # Of 2 s on each rank 0.5 s are embeddings and 0.2 s exchanges (``PARTS``), 0.1 s is the wait
+    # for input, and the rest, 1.2 s, is the dense layers.
     assert shares == {
         "embedding_share": 25.0,
         "dense_share": 60.0,

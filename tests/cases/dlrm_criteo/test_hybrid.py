@@ -70,6 +70,10 @@ def join_tables(ranks: list[dict[str, Any]]) -> dict[int, torch.Tensor]:
 def test_distributed_tables_train_as_on_one_rank(
     rank_results_by_spread: list[dict[str, Any]], name: str
 ) -> None:
+    """``SPREADS`` holds, by name, ways to spread the tables over two or four ranks.
+
+    The fixture has trained each of them and returns losses, logits, weights and pieces of tables.
+    """
     spread = SPREADS[name]
     # float32 sums differ by their order; bfloat16 rounds the vectors that ranks exchange.
     tolerance = 1e-5 if spread.dtype == torch.float32 else 2e-2
@@ -132,10 +136,12 @@ def test_job_on_four_ranks_trains_as_on_one(
 def test_job_reports_the_bytes_that_a_sample_exchanges(
     rank_results_and_jobs: list[tuple[Any, dict[str, Any]]],
 ) -> None:
+    """The fixture has trained on ``RANKS``, 4, ranks, over which the 7 tables are spread."""
     jobs = [job for _, job in rank_results_and_jobs]
     # Each table sends a vector and gets its gradient, unless it shares a rank with the sample.
     bytes_per_sample = [job["facts"]["exchanged_bytes_per_sample"] for job in jobs]
-    # 2 directions, 7 tables, 4 bytes a float32.
+    # 2 directions, 7 tables, vectors of ``DIM``, 8, numbers, 4 bytes a float32. Of four ranks, one
+    # has the sample itself, so that three quarters of the vectors go to another rank.
     assert sum(bytes_per_sample) == 2 * 7 * DIM * 4 * (RANKS - 1) / RANKS
 
 
@@ -206,13 +212,19 @@ def test_both_exchanges_overlap_with_the_bottom_layers(monkeypatch: pytest.Monke
 @pytest.mark.parametrize("first_row", [0, 1, 10, BLOCK_ROWS - 1, BLOCK_ROWS, 2 * BLOCK_ROWS + 5])
 @pytest.mark.parametrize("rows", [1, 3, BLOCK_ROWS, BLOCK_ROWS + 7])
 def test_initial_rows_do_not_depend_on_their_rank(first_row: int, rows: int) -> None:
-    cardinality = 3 * BLOCK_ROWS + 100
+    """A table's initial rows are drawn in blocks of ``BLOCK_ROWS``, each from its own seed.
+
+    So a rank can draw a part of a table without the rows before it. The parts here begin and end
+    within, at and across the borders of blocks.
+    """
+    cardinality = 3 * BLOCK_ROWS + 100  # rows of the table: three blocks and a part of one
     whole_table, part = torch.empty(cardinality, 2), torch.empty(rows, 2)
     # A rank that holds all rows, and one that holds some.
     fill_rows(whole_table, table=3, first_row=0, cardinality=cardinality, seed=5)
     fill_rows(part, table=3, first_row=first_row, cardinality=cardinality, seed=5)
     assert torch.equal(part, whole_table[first_row : first_row + rows])
-    # Values are uniform within this bound.
+    # Values are uniform between -bound and bound. The largest of so many is nearly the bound, and
+    # their mean nearly 0.
     bound = cardinality**-0.5
     assert 0.99 * bound < whole_table.abs().max() <= bound
     assert whole_table.mean().abs() < 0.02 * bound

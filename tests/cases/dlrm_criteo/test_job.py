@@ -109,6 +109,10 @@ def test_an_epoch_trains_each_row_once(folder: Path, shuffle: bool) -> None:
 
 
 def test_steps_follow_the_schedule_in_tables_and_dense_layers(folder: Path) -> None:
+    """Each step is repeated by hand with plain SGD, and must change all weights as the job does.
+
+    The recipe has a learning rate of 0.5, which here is reached after four steps of warm-up.
+    """
     job = make_job(folder, warmup_lr_steps=4)
     batches = job.batches(0)
     for step in range(3):
@@ -152,12 +156,17 @@ def test_tables_beyond_memory_are_refused_with_the_number_of_ranks_that_fits(fol
     )
     with pytest.raises(EnvironmentFault, match="do not fit into the memory of 1 rank") as caught:
         build(context, load_data(context))
-    # Tables may take 80% of the memory: 3,200 bytes of each machine.
+    # Tables may take 80% of the memory, 3,200 bytes of each machine: 8,000 bytes need 2.5 of them.
     assert "use at least 3 machines like this one" in str(caught.value)
 
 
 def test_learning_rate_warms_up_stays_and_decays_quadratically() -> None:
-    # Warm-up for 8,000 steps; from step 48,000 a decay to 0 within 24,000 steps.
+    """The factor by which the learning rate of a step is multiplied; steps count from 0.
+
+    The published recipe warms up linearly for 8,000 steps, so that step 7,999 is the first with
+    the full rate. From step 48,000 on it decays to 0 within 24,000 steps: by the square of the
+    share that is still left after the step.
+    """
     standard = CASE.recipes["standard-1x1"]
     factors = {
         step: compute_lr_factor(standard, step) for step in (0, 7_999, 8_000, 47_999, 59_999)
@@ -167,7 +176,8 @@ def test_learning_rate_warms_up_stays_and_decays_quadratically() -> None:
         7_999: 1.0,
         8_000: 1.0,
         47_999: 1.0,
-        59_999: 0.25,  # at half of the decay
+        59_999: 0.25,  # at half of the decay: the square of a half
     }
+    # The first step of the decay; from the last one (71,999) on, the rate is 0.
     assert compute_lr_factor(standard, 48_000) == (23_999 / 24_000) ** 2
     assert compute_lr_factor(standard, 71_999) == compute_lr_factor(standard, 90_000) == 0.0

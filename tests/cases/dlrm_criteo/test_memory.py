@@ -73,10 +73,18 @@ def measure_and_predict_peak(
 def test_real_step_needs_at_least_the_predicted_memory(
     folder: Path, sync_device: SyncDevice, *, fields: dict[str, Any], precision: str
 ) -> None:
+    """The prediction is made before a run; here a real step is taken and its memory is counted.
+
+    Args:
+        folder: generated click data of the tiny recipe.
+        sync_device: a fake device of the test, on which the step runs.
+        fields: changes of the tiny recipe: ``WIDE_TOP`` has wide layers, ``WIDE_ROWS`` wide rows of
+            tables, {} changes nothing.
+    """
     recipe = make_tiny_recipe(precision=precision, **{"micro_batch_size": 2048} | fields)
     measured_bytes, prediction = measure_and_predict_peak(
         recipe, folder, rank=0, world_size=1, device=sync_device
     )
     # Parameters are not measured. The prediction is never more than the real need, as that would
-    # refuse a run that fits; it is not far below it either.
+    # refuse a run that fits; it is not far below it either: 0.6 is a margin, not a computed share.
     assert 0.6 * measured_bytes <= prediction.total - prediction.weights <= measured_bytes

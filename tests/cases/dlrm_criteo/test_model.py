@@ -78,7 +78,12 @@ def make_model_and_tables() -> tuple[Dlrm, FusedTables]:
 
 
 def test_the_standard_shape_has_480_features() -> None:
-    # 128 of the bottom layers and 27 * 26 / 2 = 351 products are padded to a multiple of 32.
+    """Features: the numbers of a sample that enter the top layers of the published model.
+
+    The bottom layers and each of the 26 tables give a vector of 128 numbers: 27 vectors. Features
+    are the bottom layers' vector itself and the product of each pair of vectors.
+    """
+    # 128 of the bottom layers and 27 * 26 / 2 = 351 products are 479, padded to a multiple of 32.
     model, _ = make_model_and_tables()
     assert model.interaction.num_features == 480
     shapes = [tuple(item.weight.shape) for item in model.top if isinstance(item, nn.Linear)]
@@ -160,10 +165,15 @@ def test_repeated_rows_get_the_sum_of_their_gradients(
 def test_gradients_that_overflowed_under_a_loss_scale_are_dropped(
     last_gradient: float, takes_step: bool
 ) -> None:
+    """A loss scale multiplies all gradients, so that small ones do not vanish in float16.
+
+    The tables divide by it (``grad_scale``, here 2). A gradient that became infinite shows that
+    the scale was too large: the whole step of the table is then left out.
+    """
     tables = FusedTables((4,), 2, seed=1)  # one table of 4 rows with 2 numbers each
     tables.learning_rate, tables.grad_scale = 1.0, torch.tensor(2.0)
     before = tables.weight.clone()
-    embeddings = tables(torch.tensor([[1, 2]]))
+    embeddings = tables(torch.tensor([[1, 2]]))  # rows 1 and 2, for two samples
     embeddings.backward(torch.tensor([[[1.0, 1.0]], [[1.0, last_gradient]]]))
     expected = before.clone()
     if takes_step:
@@ -172,13 +182,18 @@ def test_gradients_that_overflowed_under_a_loss_scale_are_dropped(
 
 
 def test_the_interaction_has_the_gradient_of_its_products() -> None:
+    """The interaction takes a dense vector and an embedding of each table, all of ``dim`` numbers.
+
+    It returns the dense vector, the product of each pair of the vectors, and zeros, so that the
+    number of features is a multiple of 32. Here are 4 samples with 1 + 3 vectors of 5 numbers.
+    """
     interaction = Interaction(num_tables=3, dim=5).double()
     generator = torch.Generator().manual_seed(2)
     dense = torch.randn(4, 5, generator=generator, dtype=torch.float64, requires_grad=True)
     embedded = torch.randn(4, 3, 5, generator=generator, dtype=torch.float64, requires_grad=True)
     assert torch.autograd.gradcheck(interaction, (dense, embedded))
     features = interaction(dense, embedded)
-    assert features.shape == (4, 32)  # 5 dense, 6 products of 4 vectors, padded
+    assert features.shape == (4, 32)  # 5 dense, 6 products of pairs of 4 vectors, 21 zeros
     assert torch.equal(features[:, :5], dense)
     torch.testing.assert_close(features[:, 5], (dense * embedded[:, 0]).sum(1))
     assert torch.equal(features[:, 5 + 6 :], torch.zeros(4, 21, dtype=torch.float64))

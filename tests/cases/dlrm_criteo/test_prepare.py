@@ -180,6 +180,11 @@ def test_prepared_bytes_equal_a_plain_implementation_of_the_rules(raw_days, tmp_
 
 
 def test_compressed_logs_give_the_same_bytes(raw_days, tmp_path):
+    """The fixture has written three days of logs, of which only day_1 is compressed already.
+
+    ``ALL_ROWS`` are the rows of all days; ``SPLITS`` has those of each split, in the order in which
+    they are written. From these ``encode_files`` computes the expected files in plain Python.
+    """
     for name in ("day_0", "day_2"):
         (raw_days / f"{name}.gz").write_bytes(gzip.compress((raw_days / name).read_bytes()))
         (raw_days / name).unlink()
@@ -221,7 +226,8 @@ def test_faulty_row_of_a_log_with_byte_order_mark_and_crlf_is_named(raw_days, tm
 
 
 def test_lone_carriage_return_ends_no_row(raw_days, tmp_path):
-    # Rows 1 and 2 are separated by a carriage return alone, so they are one row, which is faulty.
+    # ``DAYS[0]`` has the rows of the first day. Its rows 1 and 2 are separated by a carriage return
+    # alone ([:-1] removes the line end), so they are one row, which has too many fields.
     (raw_days / "day_0").write_bytes(join_rows(DAYS[0][:1])[:-1] + b"\r" + join_rows(DAYS[0][1:]))
     with pytest.raises(DataError) as caught:
         run_prepare(raw_days, tmp_path / "data")
@@ -229,6 +235,13 @@ def test_lone_carriage_return_ends_no_row(raw_days, tmp_path):
 
 
 def test_other_rules_give_other_bytes_and_are_recorded(raw_days, tmp_path):
+    """The published rule is log(x + 3) of a number; here it is log(x + 1), with another seed.
+
+    The fixture has written three days of logs; ``DAYS`` has their rows. The first two days are
+    training rows, which are shuffled by the seed. ``SPLITS_OF_LAST_DAY`` has the rows of the third
+    day, for tests and validation, which keep their order. ``ALL_ROWS`` are those of all days.
+    """
+
     def compute_log_of_one_plus(cell):
         """Encode a number by the rule that ``log_offset=1`` means; negative numbers count as 0."""
         return math.log1p(max(int(cell or 0), 0))

@@ -84,7 +84,11 @@ def test_batch_holds_only_existing_candidates():
 
 @pytest.mark.parametrize(("rows", "width"), [([0, 1], 8), ([0], 8)])
 def test_a_trimmed_batch_is_as_wide_as_its_longest_sequence(monkeypatch, rows, width):
-    """The longest sequences have 7 and 5 tokens; widths are rounded up to a multiple of 8."""
+    """``HELD`` has two samples, 0 and 1, whose longest sequences have 5 and 7 tokens.
+
+    Usually all sequences are padded to 10 tokens; with ``trim`` only as far as a batch needs:
+    ``width``, which is the longest length rounded up to a multiple of 8 (8 for both).
+    """
     full, _ = HELD.batch(rows)
     monkeypatch.setattr(HELD, "trim", True)
     trimmed, _ = HELD.batch(rows)

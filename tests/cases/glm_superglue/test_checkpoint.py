@@ -73,7 +73,12 @@ def test_checkpoint_in_the_original_layout_loads(tmp_path: Path, wrapper: str) -
 
 
 def test_position_tables_of_another_length_are_extended_or_cut(tmp_path: Path) -> None:
-    """Tables have a row more than ``max_positions``: 11 in the checkpoint, here 13 or 5."""
+    """Tables have a row more than ``max_positions``: 11 in the checkpoint, here 13 or 5.
+
+    ``POSITIONS`` and ``BLOCK_POSITIONS`` are the names of the two tables of position embeddings.
+    The checkpoint has the weights of ``make_weights``, from another seed than those of the models.
+    ``load`` returns a report: which tables it extended or cut to fit.
+    """
     write_checkpoint(tmp_path, {"module": make_weights()})
     loaded, fresh = make_model(max_positions=12), make_model(max_positions=12).state_dict()
     assert load(loaded, tmp_path) == make_report(extended=(POSITIONS, BLOCK_POSITIONS))

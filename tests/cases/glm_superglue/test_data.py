@@ -81,14 +81,20 @@ def read_fault(folder, recipe=RECIPE):
 
 
 def test_sequence_is_the_context_with_a_mask_and_then_the_candidate(tmp_path):
-    # The passage ``TEXT`` and the question "@placeholder was born". GLM ends the context with
-    # [PAD], which is no padding here.
+    """A sequence is the passage, the question with a gap, and behind them one candidate.
+
+    The fixture folder has one passage, ``TEXT``, and one question, "@placeholder was born". ``IDS``
+    has the id of each word, ``START`` and ``END`` are the tokens around a candidate. The first
+    candidate is the right answer, "Anna Berg".
+    """
+    # A name is one or two tokens: "Borisov" is "boris ##ov". The line "@highlight" of the passage
+    # becomes "-". GLM ends the context with [PAD], which is no padding here.
     sequence = data.load(write_folder(tmp_path), RECIPE).train.build_sequences(0)[0]
     context = encode_words(
         "[CLS] anna berg was born in rome . - boris ##ov and cole [MASK] was born [PAD]"
     )
     assert sequence.ids.tolist() == [*context, START, *encode_words("anna berg")]
-    assert sequence.separator == len(context) == 17
+    assert sequence.separator == len(context) == 17  # where the candidate begins
     # The answer block has the position of the mask; positions within it count from 1.
     mask = context.index(IDS["[MASK]"])
     assert sequence.positions.tolist() == [*range(17), mask, mask, mask]
