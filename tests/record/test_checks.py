@@ -242,6 +242,7 @@ def test_more_flops_than_preflight_measured_are_doubted(
 
 
 def test_a_graph_compiled_after_the_warm_up_is_noted(tmp_path: Path) -> None:
+    # One measured step of 8 samples, during which ``torch.compile`` made 3 graphs.
     events = make_rank_events([8], of_all=[8], changed=["a"], graphs_compiled=3)
     assert message("compiled_while_measured", graphs=3) in list_doubts(
         read_timeline(tmp_path, events)

@@ -25,6 +25,8 @@ def make_cause(kind: str, code: str, *, traceback: str | None = None, **args: st
     ],
 )
 def test_fix_suits_the_cause(failure_cause: Cause, code: str) -> None:
+    # A failure has a kind, a message with its code, and, of an exception, a traceback. The advice
+    # is chosen by the message, or else by the kind; "unknown" is the advice if neither has one.
     assert find_fix(failure_cause).code == f"fix.{code}"
     for lang in ("en", "zh"):
         # Every argument of the sentence is given.

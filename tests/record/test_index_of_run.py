@@ -40,6 +40,9 @@ def make_distilbert_record(**changes: Any) -> Record:
 
 
 def test_run_has_exactly_a_record_of_speed_and_one_of_memory() -> None:
+    # ``SPEED`` and ``MEMORY`` are the two records as lines of JSON, as other programs read them.
+    # They have the figures of ``make_distilbert_record``: 1281.25 samples/s (``index`` 1, speed)
+    # and 1536 MiB (``index`` 2, memory), and the speed also the final loss of 0.25.
     assert [item.to_json() for item in list_index_records(make_distilbert_record())] == [
         SPEED,
         MEMORY,
@@ -86,14 +89,15 @@ def test_results_keep_three_places_or_below_a_tenth_three_digits(
 @pytest.mark.parametrize(
     ("key", "value", "expected_error"),
     [
-        ("mission_name", "语义", "语义表示"),
-        ("run_mode", "dp", "sp, mp"),
+        ("mission_name", "语义", "语义表示"),  # no known task; the error names known ones
+        ("run_mode", "dp", "sp, mp"),  # known are only one process (sp) and several (mp)
         ("FINAL_RESULT", math.nan, "finite"),
         ("FINAL_RESULT", 0, "JOB_FAIL_FLAG"),  # only a failed job has the result 0
         ("gpu_num", 0, "LOSS_RESULT None"),  # a value that is absent is shown as such
     ],
 )
 def test_invalid_value_is_refused_with_its_key(key: str, value: Any, expected_error: str) -> None:
+    # ``VALID_FIELDS`` are the fields of a record that is accepted; one of them is replaced.
     with pytest.raises(UsageError) as caught:
         IndexRecord(**{**VALID_FIELDS, key: value})
     assert key in str(caught.value)

@@ -93,6 +93,9 @@ def test_malformed_sentence_is_refused(tmp_path: Path, document: str, what: str)
 
 
 def test_every_code_that_is_emitted_has_its_sentences() -> None:
+    # Every call in the source that emits a message, with its place, a pattern of its code and the
+    # names of its arguments. ``MESSAGES`` has the sentences of the program by code, ``TEXTS`` also
+    # those of the benchmark cases and of the machine.
     for place, code, names in list_emitted():
         # Records are reduced without the cases, whose sentences are only in ``TEXTS``.
         texts = MESSAGES if place.startswith("record/") else TEXTS
@@ -105,6 +108,7 @@ def test_every_code_that_is_emitted_has_its_sentences() -> None:
 
 
 def test_every_sentence_exists_in_both_languages_with_the_same_arguments() -> None:
+    # ``TEXTS`` are all sentences by code, in English and Chinese; ``CJK`` finds Chinese characters.
     for code, texts in TEXTS.items():
         assert texts.en, code
         assert CJK.search(texts.zh), code

@@ -32,6 +32,8 @@ def test_unedited_record_is_consistent(name: str) -> None:
 
 @pytest.mark.parametrize("edit", EDITS, ids=lambda edit: f"{edit.record}-{edit.path}")
 def test_edited_record_is_detected(edit: Edit) -> None:
+    # ``EDITS`` are changes of one value of a record in the test data: the record's file, the path
+    # of the value, and how it is changed. Each contradicts other values, or is invalid by itself.
     document = json.loads((GOLDEN / f"{edit.record}.json").read_text(encoding="utf-8"))
     try:
         record = Record.model_validate_json(json.dumps(apply(document, edit)))
