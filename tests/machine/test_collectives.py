@@ -90,8 +90,8 @@ def test_each_pair_is_measured_alone_with_the_rate_of_one_direction(tmp_path: Pa
     outcomes = call_on_ranks(NUM_RANKS, tmp_path, run_links)
 
     # ``MESSAGE_NS``: for each pair of the three ranks the ns that a message takes in ``run_links``,
-    # such as 110 for (0, 1). ``LINK_BYTES``: its size. Both ranks of a pair send one at a time, of
-    # which the rate counts one. Three repetitions of the same time: the median is the maximum.
+    # such as 110 for (0, 1). ``LINK_BYTES``: its size. Both ranks of a pair send at the same time;
+    # the rate counts one direction. Three repetitions of equal time: the median is the maximum.
     rates = {pair: LINK_BYTES * 1e9 / duration_ns for pair, duration_ns in MESSAGE_NS.items()}
     for links in outcomes:  # each rank has the same result
         assert links == [
