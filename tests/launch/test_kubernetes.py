@@ -200,6 +200,10 @@ def make_listing(job: str | None, *pods: str) -> list[dict[str, Any]]:
 def test_unfinished_job_has_phase_and_message(
     job: str, pods: tuple[str, ...], phase: Any, message: str
 ) -> None:
+    """``job`` and ``pods`` are recorded states, by name: of the job, and of the pod of each node.
+
+    ``-`` is a pod that is gone; ``message`` has the words that were recorded with a state.
+    """
     state = derive_state(make_listing(job, *pods), nnodes=2)
     assert state == JobState(phase=phase, description=message)
 
@@ -263,7 +267,10 @@ def read_calls(cluster: Path) -> list[list[str]]:
 def start_cluster_job(
     cluster: Path, tmp_path: Path, settings: dict[str, Any]
 ) -> tuple[Plan, Cluster, Any]:
-    """Start the job of a plan through the fake kubectl; return the plan, its cluster, the job."""
+    """Start the job of a plan through the fake kubectl; return the plan, its cluster, the job.
+
+    The fake prints what the file ``create`` says. ``_NAME``: the job's name, made of the run's id.
+    """
     folder = tmp_path / "run"
     folder.mkdir()
     plan, site = make_plan(folder), make_site(settings)
@@ -274,6 +281,10 @@ def start_cluster_job(
 
 
 def test_start_and_attach_name_the_same_job(cluster: Path, tmp_path: Path) -> None:
+    """The name ``_NAME`` is made of the run's id; ``_ALL_KEYS``: settings with every key.
+
+    ``JOB_FILE`` is in the run's folder, so that another process, which attaches, finds the job.
+    """
     plan, site, job = start_cluster_job(cluster, tmp_path, _ALL_KEYS)
     assert job.id == f"jobset.jobset.x-k8s.io/{_NAME}"
     assert EngineJob(plan, site).id == job.id  # as another process finds it
@@ -283,6 +294,11 @@ def test_start_and_attach_name_the_same_job(cluster: Path, tmp_path: Path) -> No
 
 
 def test_states_are_asked_for_by_the_label_of_the_manifest(cluster: Path, tmp_path: Path) -> None:
+    """``cluster`` is the folder of the fake kubectl, which records its calls there.
+
+    It prints the file ``get``, or fails with the text in ``get.fails``. ``_ALL_KEYS``: settings of
+    a cluster with every key.
+    """
     _, _, job = start_cluster_job(cluster, tmp_path, _ALL_KEYS)
     (cluster / "get").write_text(
         json.dumps({"items": make_listing("jobset", "running", "running")})
@@ -326,6 +342,7 @@ def test_the_cluster_checks_the_manifest_before_submission(cluster: Path, tmp_pa
 def test_options_unsupported_by_pods_are_refused_before_submission(
     cluster: Path, settings: dict[str, Any], key: str
 ) -> None:
+    """``_REQUIRED_KEYS``: the least settings that a cluster needs; ``key``: the wrong one."""
     with pytest.raises(UsageError) as caught:
         Kubernetes().check(make_plan(), Cluster.model_validate(settings))
     assert caught.value.where == f"cluster file, {key}"

@@ -36,6 +36,7 @@ def test_folder_in_which_another_run_begins_is_refused(tmp_path: Path) -> None:
 
 
 def test_rank_gets_its_number_in_the_environment(tmp_path: Path) -> None:
+    """The second of two nodes (``node=1``) starts eight ranks, which print their variables."""
     setup = local.Setup(nproc=8, variables=dict(os.environ), environment={})
     script = "echo $RANK $WORLD_SIZE $LOCAL_RANK $LOCAL_WORLD_SIZE $MASTER_ADDR $MASTER_PORT"
     with (
@@ -52,7 +53,7 @@ def test_rank_gets_its_number_in_the_environment(tmp_path: Path) -> None:
     ):
         while None in [rank.poll() for rank in ranks]:
             time.sleep(0.01)
-    # Of 16 ranks the fourth on the second node.
+    # Of 16 ranks the fourth on the second node: after 8 on the first node, rank 8 + 3.
     assert "11 16 3 8 a 29500" in (tmp_path / "output").read_text().splitlines()
 
 

@@ -94,7 +94,10 @@ def test_variable_that_names_an_interface_is_accepted(backend, name, value):
 
 @pytest.mark.usefixtures("machine")
 def test_variable_that_the_vendor_records_is_checked_whatever_its_prefix():
-    """The library is ``nccl`` to torch, but its own variables begin with ``BKCL_``."""
+    """The library is ``nccl`` to torch, but its own variables begin with ``BKCL_``.
+
+    The fixture ``machine`` has no interface whose name begins with ``bond``.
+    """
     with pytest.raises(UsageError):
         check_network("nccl", recorded=("BKCL_*",), BKCL_SOCKET_IFNAME="bond")
 
@@ -105,6 +108,8 @@ def test_single_rank_needs_no_network():
 
 
 def test_loopback_that_does_not_work_is_refused(monkeypatch):
+    """``LOOPBACK`` is the address at which ranks of a single machine meet."""
+
     def raise_unreachable(*_, **__):
         raise OSError(101, "Network is unreachable")
 

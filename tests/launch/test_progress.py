@@ -61,7 +61,11 @@ def format_line(parts: Sequence[ProgressPart]) -> str:
 
 
 def test_line_shows_step_speed_loss_time_and_memory(plan: Plan, tmp_path: Path) -> None:
-    """A window has two steps of a second with 28 samples of both ranks; the plan has five steps."""
+    """A window has two steps of a second with 28 samples of both ranks; the plan has five steps.
+
+    ``WINDOW`` is the event of such a window, which ends with a loss of 0.25 and 1 GiB in use.
+    ``FACTS`` is what a rank reports before its first step; the time limit is 1,800 s.
+    """
     progress = RunProgress(plan)
     assert format_line(progress.poll()) == "starting ranks"
     events = EventWriter(tmp_path / "events.rank0.jsonl", lambda: 0)
@@ -79,6 +83,7 @@ def test_line_shows_step_speed_loss_time_and_memory(plan: Plan, tmp_path: Path) 
 
 
 def test_line_of_a_program_without_a_known_loss_shows_no_loss(plan: Plan, tmp_path: Path) -> None:
+    """``WINDOW``: two steps of a second with 28 samples each, and 1 GiB in use."""
     spec = WitnessSpec(name="mine", precision="bf16", step=StepWork(samples=28))
     program = Witness(spec=spec, command=("python",), folder=str(tmp_path), starts_ranks=False)
     progress = RunProgress(plan.model_copy(update={"witness": program}))
@@ -148,6 +153,8 @@ def test_run_that_may_reach_its_target_in_time_has_no_warning(plan: Plan, tmp_pa
 
     The target may be reached at the first evaluation, after 8,000 s. Before the first step, the
     time of a step is its 1e12 operations divided by the rate of matmuls, 1e9 operations a second.
+    An epoch has 8 steps (``FACTS``). ``WINDOW`` is the event of two steps, here of 1,000 s each;
+    ``S`` is a second in ns.
     """
     limits = {"max_epochs": 10, "max_steps": None, "timeout_s": 10_000.0}
     progress = RunProgress(set_target(plan, **limits))
@@ -168,7 +175,8 @@ def test_estimate_extends_to_the_next_evaluation(plan: Plan, tmp_path: Path) -> 
 
     An evaluation is due after the step with which the samples reach its number. After 2, 4 and 6
     steps, the next one is due after step 3 (90 / 32, rounded up), step 6 (170 / 32, rounded up) and
-    step 8, the end of the epoch.
+    step 8, the end of the epoch: 1, 2 and 2 steps later.
+    ``WINDOW`` is the event of two steps of a second each; ``FACTS`` has the 8 steps of an epoch.
     """
     limits = {
         "max_epochs": 10,
@@ -200,7 +208,11 @@ def test_evaluation_with_every_step_is_due_after_the_next_step(plan: Plan, tmp_p
 def test_time_limit_before_the_end_is_warned_once_the_speed_is_known(
     plan: Plan, tmp_path: Path
 ) -> None:
-    """Steps of a second, 8 an epoch."""
+    """80 steps of a second, 8 an epoch for 10 epochs; the limit is 60 s.
+
+    ``WINDOW`` is the event of two steps; after one window 78 steps are left, 1:18, after two 76.
+    ``FACTS`` has the 8 steps of an epoch.
+    """
     recipe = plan.recipe | {"max_epochs": 10, "max_steps": None, "timeout_s": 60.0}
     progress = RunProgress(plan.model_copy(update={"recipe": recipe}))
     events = EventWriter(tmp_path / "events.rank0.jsonl", lambda: 0)
@@ -222,6 +234,7 @@ def test_time_limit_before_the_next_evaluation_is_warned(plan: Plan, tmp_path: P
     """Steps of a second; the first evaluation is after 80 of them.
 
     Two windows of two steps are over, so 76 steps are left until then.
+    An epoch has 8 steps (``FACTS``); ``WINDOW`` is the event of two steps.
     """
     limits = {"max_epochs": 10, "max_steps": None, "timeout_s": 60.0, "eval_every_epochs": 10}
     progress = RunProgress(set_target(plan, **limits))
@@ -242,6 +255,10 @@ class Terminal(io.StringIO):
 
 
 def test_terminal_shows_one_line_of_its_width(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+    """``Terminal`` keeps what is written to it; ``poll`` returns the next of three texts.
+
+    Each text is written from the first column, and the line of a run named a is a single part.
+    """
     terminal = Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)
     monkeypatch.setattr("shutil.get_terminal_size", lambda: os.terminal_size((11, 5)))

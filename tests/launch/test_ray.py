@@ -108,6 +108,7 @@ def test_command_matches_its_golden_file(plan: Plan) -> None:
 def test_a_node_is_asked_for_its_devices(
     plan: Plan, vendor: str, resources: dict[str, float], bundle: dict[str, float]
 ) -> None:
+    """The plan has eight ranks on each of two nodes."""
     device = plan.device.model_copy(update={"vendor": vendor})
     plan_of_vendor = plan.model_copy(update={"device": device})
     request = read_driver_request(plan_of_vendor, make_site(ray={"resources": resources}))
@@ -144,6 +145,10 @@ def test_unreachable_cluster_is_reported_before_submission(plan: Plan) -> None:
 def test_job_states_are_distinguished(
     plan: Plan, cluster: Dashboard, name: str, expected: str
 ) -> None:
+    """``RECORDED``: by name, what Ray said of a job, and the description that follows from it.
+
+    ``waiting``: no start yet; ``lost``: it was stopped; ``ended``: by itself, well or not.
+    """
     cluster.answer_with(plan.run_id, name)
     state = Ray().read_state(EngineJob(plan, make_site(cluster.url)))
     assert state.phase == expected

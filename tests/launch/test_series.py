@@ -163,7 +163,11 @@ PLAN_OF_A_AND_B = "runs:\n- {case: toy, name: a}\n- {case: toy, name: b, set: {b
 def test_failed_run_is_repeated_in_a_new_folder(
     run_plan_text: Callable[..., list[SeriesEntry]], launcher: Launcher, tmp_path: Path
 ) -> None:
-    """The folder of a failed attempt stays; the next one gets a number: ``a``, ``a-2``, ``a-3``."""
+    """The folder of a failed attempt stays; the next one gets a number: ``a``, ``a-2``, ``a-3``.
+
+    ``PLAN_OF_A_AND_B``: a plan file with a run of each. The fake launcher leaves records whose
+    statuses ``endings`` has, and notes in ``launched`` the folders of the last call.
+    """
     launcher.endings = {"a": "oom"}
     first = run_plan_text(PLAN_OF_A_AND_B)
     failed = (tmp_path / "runs/plan/a/record.json").read_bytes()
@@ -197,7 +201,12 @@ def test_stopping_one_run_stops_the_remaining_runs(
     ending: str,
     expected: tuple[str, ...],
 ) -> None:
-    """Of a, b, c and d the last is finished before, and c is impossible here."""
+    """Of a, b, c and d the last is finished before, and c is impossible here: it needs 64 devices.
+
+    ``ending``: how the fake launcher ends a launch of a, which has two; ``expected``: the state of
+    a, its reason, and the launch with which the same command goes on later. ``PLAN_OF_A_AND_B``: a
+    plan file with a run of each.
+    """
     state, reason, repeated_launch = expected
     text = PLAN_OF_A_AND_B.replace("name: a", "name: a, repeat: 2") + (
         "- {case: toy, name: c, nproc: 64}\n- {case: toy, name: d}\n"
@@ -225,6 +234,7 @@ def test_stopping_one_run_stops_the_remaining_runs(
 def test_changed_work_is_a_new_attempt_and_the_earlier_one_is_still_found(
     run_plan_text: Callable[..., list[SeriesEntry]], launcher: Launcher, tmp_path: Path
 ) -> None:
+    """``PLAN_OF_A_AND_B``: a plan file of two runs. ``launched``: the folders of the last call."""
     run_plan_text(PLAN_OF_A_AND_B)
     changed = PLAN_OF_A_AND_B.replace("bs: 32", "bs: 16")  # another batch size of b
     assert list_states(run_plan_text(changed)) == {"a": "finished", "b": "passed"}
@@ -243,6 +253,10 @@ PLAN_OF_THREE_A_AND_B = (
 def test_finished_launches_of_a_series_are_kept_and_only_missing_ones_run(
     run_plan_text: Callable[..., list[SeriesEntry]], launcher: Launcher, tmp_path: Path
 ) -> None:
+    """``PLAN_OF_THREE_A_AND_B``: a plan file with three launches of a, r1 to r3, and one of b.
+
+    The fake launcher ends a launch as ``endings`` says, and notes the folders in ``launched``.
+    """
     launcher.endings = {"a r2": "failed"}
     first = run_plan_text(PLAN_OF_THREE_A_AND_B)
     assert list_states(first) == {"a": "failed", "b": "passed"}
@@ -283,6 +297,10 @@ def test_launches_run_in_rounds_and_stop_after_a_timeout_or_full_disk(
     reason: str,
     remaining_launches: list[str],
 ) -> None:
+    """``PLAN_OF_THREE_A_AND_B``: three launches of a, r1 to r3, and one of b; c has two.
+
+    A round has a launch of each run that has one left. ``ending`` is that of the first one of a.
+    """
     launcher.endings = {"a r1": ending}
     outcomes = run_plan_text(
         PLAN_OF_THREE_A_AND_B + "- {case: toy, name: c, repeat: 2, set: {bs: 16}}\n"
@@ -290,6 +308,7 @@ def test_launches_run_in_rounds_and_stop_after_a_timeout_or_full_disk(
     # Every second round is in reverse order: c before a.
     assert launcher.launched == ["a/r1", "b", "c/r1", "c/r2", *remaining_launches]
     assert [outcome.state for outcome in outcomes[1:]] == ["passed", "passed"]
+    # Of a; "upside down" is the error of every record that the fake launcher leaves.
     assert reason in str(outcomes[0].reason)
 
 
