@@ -62,8 +62,13 @@ def index_of_many(tmp_path_factory):
     ],
 )  # fmt: skip
 def test_filters_select_runs_that_meet_all_conditions(index_of_many, args, runs):
-    # Ids are r0 to r3; the newest run comes first.
-    # A missing value never matches.
+    """Each case: conditions as a user writes them, and the numbers of the runs that are listed.
+
+    Runs r0 to r3, of which the newest, r3, comes first, have in this order: ``case`` toy, Gpt_x%y,
+    toy, Gpt_x%y; ``p_core`` 100, 80.5, none, 120; ``nproc`` 1 to 4; torch 2.11.0 to 2.14.0; a start
+    at 0 to 3 o'clock. r1 and r3 have the label ``odd``. r1 is not steady, and of r2 this is not
+    known. A missing value never matches. ``~``: contains the text, in upper or lower case.
+    """
     listing = list_runs(index_of_many, args.split(), columns=["run_id"])
     assert "".join(run_id[1] for (run_id,) in listing.rows) == runs
     assert listing.total == len(runs)
@@ -183,6 +188,8 @@ def test_stores_that_cannot_be_opened_are_refused(tmp_path):
 
 
 def test_hostile_text_is_stored_as_data(tmp_path):
+    # ``drop``, the case and the folder of the run, would delete a table if it became part of an SQL
+    # statement.
     drop = "'; drop table runs; --"
     document = make_document(
         "x",
@@ -200,6 +207,7 @@ def test_hostile_text_is_stored_as_data(tmp_path):
 
 @pytest.mark.nightly
 def test_no_acknowledged_record_is_lost_when_writers_are_killed(tmp_path):
+    # Six processes add ten records each at the same time, and up to three of them are killed.
     # Acknowledged: a writer has said that the record is in the index. Records lie in the store.
     acknowledged_ids = add_records_while_killing_writers(where=str(tmp_path), folder=tmp_path)
     index = Index(str(tmp_path))

@@ -79,7 +79,10 @@ def test_list_is_json_without_server_paths(start_client, runs):
 
 
 def test_files_outside_the_site_are_not_served(start_client, runs):
-    # In the folder where the server keeps its pages, compressed.
+    """The server sends the file ``x.gz`` of its site for the address ``/x``, and no other files.
+
+    The site is a folder in ``.serve``, so that ``secret.gz`` lies beside the site, not in it.
+    """
     (runs / ".serve").mkdir(exist_ok=True)
     (runs / ".serve" / "secret.gz").write_bytes(b"")
     client = start_client()

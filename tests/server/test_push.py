@@ -49,6 +49,9 @@ def push_to_server(bundle_file, answer, address="https://lab.example/site"):
 
 
 def test_bundle_is_sent_with_its_token_and_the_answer_has_page_addresses(bundle_file):
+    # ``STORED``: the answer to a stored bundle, which has the run a-1 with the page /runs/a-1.html.
+    # The server is at https://lab.example/site. ``bundle_file`` has the bytes "content", and the
+    # token in the environment is "secret".
     stored, requests = push_to_server(bundle_file, httpx2.Response(201, json=STORED))
     assert [run.page for run in stored.runs] == ["https://lab.example/site/runs/a-1.html"]
     assert requests == [("https://lab.example/site/api/runs", "Bearer secret", b"content")]
@@ -64,6 +67,9 @@ def test_bundle_is_sent_with_its_token_and_the_answer_has_page_addresses(bundle_
     ],
 )
 def test_refused_bundle_and_other_errors_have_different_exit_codes(bundle_file, answer, kind):
+    # ``REFUSED``: the JSON of an error, as the server sends it. Status 422: the bundle itself is
+    # wrong, which exits with 1. Everything else exits with 2: an invalid token (401), an answer
+    # that is not a server's of this program, and a connection that fails.
     error, _ = push_to_server(bundle_file, answer)
     assert type(error) is kind
     assert error.exit_code == (1 if kind is RefusedBundleError else 2)

@@ -37,7 +37,10 @@ def start_client(store):
 
 @pytest.fixture
 def send_file(store):
-    """Return a function that sends a file with a valid token and returns the answer."""
+    """Return a function that sends a file with a valid token and returns the answer.
+
+    Its ``headers`` replace those of a usual upload; ``ZIP`` has the content type of a bundle.
+    """
     secret = Tokens(store).create("lab")
 
     def send_bundle(client, file, **headers):
@@ -76,9 +79,11 @@ def test_bundle_is_stored_once_under_its_digest(store, start_client, send_file, 
 def test_existing_run_is_not_replaced(store, start_client, send_file, tmp_path):
     client = start_client()
     assert send_file(client, write_bundle(tmp_path, "a-1")).status_code == 201
+    # A bundle of two runs: b-1, and one with the same id a-1 that started a second later.
     both = write_bundle(tmp_path, "b-1", "a-1", name="both", started="2026-01-02T03:04:06+00:00")
     answer = send_file(client, both)
     assert (answer.status_code, answer.json()["error"]["where"]) == (409, "a-1")
+    # ``list_files_left``: files of uploads that did not end.
     # The other run of that bundle was not stored either.
     assert (list_run_ids(client), list_files_left(store)) == (["a-1"], [])
     write_recorded_run(store / "own", "own-1")  # a run that was not uploaded
