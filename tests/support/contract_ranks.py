@@ -19,7 +19,12 @@ from trainmark.train.parallel import Ranks, open_micro_batch, parallelize
 def run_task(rank: int, task: str, vendor_name: str, world: int, rendezvous: str) -> None:
     """Do one of ``TASKS`` as rank ``rank`` of ``world``; it raises where a number is wrong.
 
+    The tasks: ``exchange`` checks collectives, ``shard`` a sharded model against the whole one. A
+    vendor is a kind of devices, with the library (backend) that their ranks exchange tensors by.
+
     Args:
+        task: ``exchange`` or ``shard``.
+        vendor_name: as the option ``--device`` takes it.
         rendezvous: path of a file that does not exist yet, through which the ranks meet.
     """
     vendor = devices.choose_vendor(vendor_name)

@@ -93,7 +93,13 @@ def _choose_widest(args: Any) -> torch.dtype:
 
 
 def register() -> list[torch.library.Library]:
-    """Add the rules; they hold as long as the result is alive."""
+    """Add the rules by which autocast chooses a type; they hold as long as the result is alive.
+
+    Torch calls the simulated device PrivateUse1, and its autocast AutocastPrivateUse1 (as a set of
+    keys: ``_AUTOCAST``). The three tuples have the names of the operations of ``aten`` that are
+    computed in 16 bits, in fp32, and in the widest type of their arguments.
+    """
+    # "_": rules of this library are for the operations of all namespaces.
     any_namespace, aten = torch.library.Library("_", "IMPL"), torch.library.Library("aten", "IMPL")
     # All other operations run as they are.
     any_namespace.fallback(torch.library.fallthrough_kernel, "AutocastPrivateUse1")

@@ -39,7 +39,11 @@ _NAMES = (
 
 
 def register(operations: Operations) -> list[torch.library.Library]:
-    """Make torch call gloo for the device; it does as long as the result is alive."""
+    """Make torch call gloo for the device; it does as long as the result is alive.
+
+    ``_NAMES`` has torch's collectives, such as ``allreduce_``. ``operations.run`` runs one on the
+    host's view of the device's tensors. PrivateUse1 is torch's name for the simulated device.
+    """
     library = torch.library.Library("c10d", "IMPL")
     with warnings.catch_warnings():
         # Torch warns that its own kernels are replaced. They would hand the device's tensors to

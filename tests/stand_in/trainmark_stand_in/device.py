@@ -86,9 +86,13 @@ class StandInDevice(Accelerator):
 
     @classmethod
     def open(cls, local_rank: int) -> StandInDevice:
-        """Register the device with torch, once in a process."""
-        if StandInDevice._only is None:
-            # A clock that is right ("none"), or wrong on purpose.
+        """Register the device with torch, once in a process, and return it.
+
+        ``FAULT``, ``OPERATION_NS`` and ``MEMORY_BYTES`` name environment variables: which fault the
+        device's clock has, how long each operation takes, and how much memory there is.
+        """
+        if StandInDevice._only is None:  # this process's device is not open yet
+            # A class of clocks by the fault's name: right ("none"), or wrong on purpose.
             timeline = TIMELINES[os.environ.get(FAULT, "none")](
                 operation_ns=read_setting(OPERATION_NS)
             )

@@ -70,6 +70,8 @@ class Memory:
         self._host[address] = weakref.ref(storage, partial(self._free, address, size))
         # A tensor of the host is exported through DLPack, relabelled as one of device 0 of an
         # extension, and imported again: torch takes that for a tensor of this device.
+        # ``_TYPE_AT`` and ``_ID_AT``: where in DLPack's structure the device's type and number are.
+        # ``_EXTENSION_DEVICE``: DLPack's number for the type "extension".
         capsule = torch._C._to_dlpack(torch.empty(0, dtype=torch.uint8).set_(storage))
         managed = _pointer(capsule, b"dltensor")  # the address of the DLManagedTensor
         ctypes.c_int32.from_address(managed + _TYPE_AT).value = _EXTENSION_DEVICE

@@ -122,7 +122,12 @@ class Operations:
 
 
 def _is_waiting(operation: Any, args: tuple[Any, ...]) -> bool:
-    """Return whether the host needs values that the operation reads on the device."""
+    """Return whether the host needs values that the operation reads on the device.
+
+    ``_WAITING_TAGS`` are torch's tags of operations whose result, or its shape, depends on values.
+    ``_INDEXING`` has the names of those that take indices, such as ``aten::index``: they have a tag
+    even where the indices are numbers, which decide no shape.
+    """
     if _WAITING_TAGS.isdisjoint(operation.tags):
         return False
     if operation.name().partition(".")[0] in _INDEXING:
