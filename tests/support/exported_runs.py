@@ -128,7 +128,12 @@ def write_two_ranks(folder, *, ends_after=None, eval_samples=1_000, **plan_chang
 
 
 def list_complaints(path, ruleset):
-    """Return the complaints of MLPerf's checker about a log: missing keys, and other messages."""
+    """Return the complaints of MLPerf's checker about a log: missing keys, and other messages.
+
+    Args:
+        path: of the log.
+        ruleset: the version of MLPerf's rules, such as ``6.1.0``; the checker has a file for each.
+    """
     from mlperf_logging.compliance_checker import mlp_compliance
 
     checker = mlp_compliance.make_checker("training", ruleset, quiet=True, werror=False)
@@ -137,5 +142,5 @@ def list_complaints(path, ruleset):
         mlp_compliance.main(str(path), f"training_{ruleset}/common.yaml", checker)
     finally:
         logging.disable(logging.NOTSET)
-    # ``overwritable`` has the complaints by key.
+    # ``overwritable`` has complaints by the key that is missing, ``not_overwritable`` all others.
     return set(checker.overwritable), checker.not_overwritable

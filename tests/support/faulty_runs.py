@@ -24,7 +24,15 @@ if TYPE_CHECKING:
 
 
 def check_killed_rank(start_run: Any, fifo: Path, *args: str, rank: int) -> Record:
-    """Kill a rank that waits at its fault; check and return the record."""
+    """Kill a rank that waits at its fault; check and return the record.
+
+    Args:
+        start_run: starts ``trainmark run`` of a case whose rank ``fault_rank`` has a fault at its
+            15th step, with these words; returns the process and the folder of the run.
+        fifo: the pipe to which the rank writes its process id when it is there.
+        args: further words of the command line.
+        rank: the one to kill.
+    """
     process, run_dir = start_run("fault=wait", f"fault_rank={rank}", *args)
     os.kill(wait_for_fault(fifo), signal.SIGKILL)
     code, _, _ = wait_for_end(process)
@@ -36,13 +44,18 @@ def check_killed_rank(start_run: Any, fifo: Path, *args: str, rank: int) -> Reco
 
 
 def check_nan_loss(start_run: Any, *args: str) -> Record:
-    """Let a loss become NaN; check and return the record."""
+    """Let a loss become NaN; check and return the record.
+
+    ``start_run`` starts ``trainmark run`` of a case that has the fault at step 15 of rank 0, with
+    these words; it returns the process and the folder of the run.
+    """
     process, run_dir = start_run("fault=nan", *args)
     code, _, _ = wait_for_end(process)
     record = read_checked_record(run_dir)
     assert (code, record.status) == (1, "diverged")
     assert record.cause.message == message("loss_not_finite", value="nan", step=15)
-    # The window with the bad step, the fifteenth, is kept, the step's loss as null.
+    # Steps are reported in windows of several. The window with the bad step is kept, the loss of
+    # that step, whose index is 14, as null.
     assert record.steps.loss[14] is None
     assert record.counts.steps == len(record.steps.loss)
     return record
@@ -71,9 +84,16 @@ def check_hang(start_run: Any, fifo: Path, *args: str, ranks: int) -> Record:
     """Let the last rank spin and the others wait for it, then reach the time limit.
 
     Return the record, after checking that it reports who waits for whom.
+
+    Args:
+        start_run: starts ``trainmark run`` of a case with these words, by ``program``, and with
+            environment variables such as ``LIMIT_REACHED``; returns process and folder.
+        fifo: the pipe to which the last rank writes its process id when it begins to spin.
+        ranks: how many there are.
     """
     last = ranks - 1
-    # The launcher's clock for the limit of a second stands still until this file exists.
+    # ``_UNTIL_FILE_EXISTS`` is a program that runs ``trainmark`` with another clock for the time
+    # limit, here of a second: the clock stands still until this file exists.
     limit_reached = fifo.with_name("limit_reached")
     process, run_dir = start_run(
         "fault=spin",

@@ -44,6 +44,9 @@ def encode_by_hand(text):
 
     GPT-2 first cuts a text into words, each with the blank before it. That is not done here: no
     merge joins two words.
+
+    ``MERGES`` has 7 pairs of tokens that are joined to one, such as "h" and "e"; their order is
+    that of learning. ``Ġ`` is the letter that stands for a blank in byte-level tokens.
     """
     vocabulary = make_vocabulary()
     tokens = ["Ġ" if letter == " " else letter for letter in text]  # the byte-level blank

@@ -30,7 +30,8 @@ class Row(NamedTuple):
     def kernel(self, precision: str, torch_version: str) -> str | None:
         """Return the kernel with torch 2.11 or with a newer one; None: the step cannot run.
 
-        ``in_32_bits_of_2_11`` is None if torch 2.11 has the same kernel as newer ones.
+        ``in_32_bits_of_2_11`` is None if torch 2.11 has the same kernel as newer ones. The
+        precisions ``IN_16_BITS`` are bf16 and fp16; the others are fp32 and TF32.
         """
         if precision in IN_16_BITS:
             return self.in_16_bits

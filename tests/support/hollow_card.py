@@ -39,7 +39,11 @@ def load_runtime() -> Any | None:
 
 
 def read_counters() -> dict[str, int]:
-    """Return the number of calls to the hollow card since ``reset_counters``, by kind."""
+    """Return the number of calls to the hollow card since ``reset_counters``, by kind.
+
+    The hollow card is a simulated GPU that computes nothing. ``COUNTERS`` has the ten kinds, such
+    as ``launches`` and ``matmuls``, in the order in which its library (C) writes their numbers.
+    """
     values = (ctypes.c_uint64 * len(COUNTERS))()
     load_runtime().hollow_read_counters(values)
     return dict(zip(COUNTERS, values, strict=True))

@@ -111,7 +111,13 @@ def build_distilbert(recipe: Any, ranks: int) -> tuple[Any, Batch, int]:
 
 
 def build_glm(recipe: Any, ranks: int) -> tuple[Any, Batch, int]:
-    """Return GLM's stand-in for data, a micro-batch, and the predicted reserved bytes."""
+    """Return GLM's stand-in for data, a micro-batch, and the predicted reserved bytes.
+
+    Each sample has ``GLM_CHOICES``, 10, candidate answers, each a sequence of its own with a single
+    token to predict. Values do not matter, as the device computes nothing; shapes and types are
+    those of the case. ``Rows`` stands for a split of the data, of which only the length and a few
+    facts are read.
+    """
     from trainmark.cases.glm_superglue import data
     from trainmark.cases.glm_superglue.job import ScoreLayout, SequenceTensors
 
