@@ -82,6 +82,11 @@ def make_machine(
 ) -> ExaminedMachine:
     """Return a sound machine of four cores, with what a test changes.
 
+    ``trainmark doctor`` examines it. ``FILES`` are the files of every machine, and ``PATCH`` sets
+    readings until the test ends. A sound machine's cores are busy for 0.5 of 10 s, which is less
+    than the allowed tenth; 32 of its 64 GiB of memory are free; a tool prints an empty JSON object.
+    ``Card()`` is a vendor of two accelerators, for one rank each (``nproc``).
+
     Args:
         files: texts of files below ``root``, by path; they are added to those of a sound machine.
         changes: readings, which this process gets in place of its own until the test ends:

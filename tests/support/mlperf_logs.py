@@ -38,9 +38,11 @@ DISCLOSURE: dict[str, Any] = {
 def write_log(folder: Path, case: Case) -> str:
     """Write a run of the case's published recipe on one node; return its log."""
     plan = json.loads((GOLDEN / "plan_toy.json").read_text(encoding="utf-8"))
-    # A published recipe, whose name does not matter here: the run has two ranks. 16 micro-batches
-    # of 2 samples make the 64 samples that its steps have. MLCommons' checker requires 1024 samples
-    # of an evaluation. The plan's best quality is that of the toy's data, not of this case's.
+    # A published recipe, whose name does not matter here: the run has two ranks. In a step each
+    # trains 16 micro-batches of 2 samples: together 64, as the steps of ``write_two_ranks`` have.
+    # MLCommons' checker requires 1024 samples of an evaluation. The plan is that of the toy case,
+    # so case, recipe and metric are replaced. Its best quality is what the toy's data allow, not
+    # this case's, so it is left out (None).
     recipe = replace(case.recipes["standard-1x8"], grad_accum_steps=16)
     run = write_two_ranks(
         folder,
@@ -54,7 +56,15 @@ def write_log(folder: Path, case: Case) -> str:
 
 
 def add_submission_keys(log: str, benchmark: str, ruleset: str) -> str:
-    """Return ``log`` with the keys that a submission under a ruleset adds."""
+    """Return ``log`` with the keys that a submission under a ruleset adds.
+
+    ``SUBMISSION`` has keys on who submits, and ``DISCLOSURE`` those on precisions and parallelism
+    that only ruleset 6.1 asks for, each with some valid value.
+
+    Args:
+        benchmark: MLPerf's name of the case.
+        ruleset: the version of MLPerf's rules, ``5.1.0`` or ``6.1.0``.
+    """
     keys = {"submission_benchmark": benchmark, **SUBMISSION}
     if ruleset == "6.1.0":
         keys |= DISCLOSURE

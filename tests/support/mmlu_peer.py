@@ -26,7 +26,9 @@ ITEMS = 9
 def make_subjects():
     """Return four subjects; some questions have blanks around them, and one is very long.
 
-    The four answers of each question are in random order.
+    The four answers of each question are in random order. The names of the subjects (``NAMES``) are
+    MMLU's. Each has 5 questions that are shown with their answers (``DEV_ROWS``) and 9 that the
+    model is asked (``ITEMS``). The seeds are fixed, so the same questions are made each time.
     """
     made_subjects = []
     for number, name in enumerate(NAMES):

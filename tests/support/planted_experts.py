@@ -228,7 +228,11 @@ def skip_synchronization(job: Any) -> None:
 
 
 def claim_flops(job: Any, num_experts: int, factor: float = 1.0) -> None:
-    """Claim the FLOPs of a model that uses so many experts a token, times ``factor``."""
+    """Claim the FLOPs of a model that uses so many experts a token, times ``factor``.
+
+    A job's ``model_flops`` says by a formula how many FLOPs a batch takes, from the batch's counts.
+    More than the job really computes make its measured utilization (MFU) too high.
+    """
     recipe = replace(job.recipe, top_k=num_experts)
     flops_per_token, _of_full_attention = recipe.flops_per_token
     job.model_flops = lambda counts: factor * flops_per_token * counts.tokens_padded
@@ -295,7 +299,12 @@ TWO_RANKS = {
 
 
 def find_mistake(job: Any) -> dict[str, Any]:
-    """Train some steps as a rank does; return what was found.
+    """Train 18 steps (``STEPS``) as a rank does; return what was found.
+
+    A mistake was planted in the job. What may find it: the checks of the job itself, which compares
+    the choice of experts in the first and the 17th step; those of parameters and gradients, as
+    during a run (``_check_training`` finds what was not trained); and the FLOPs that torch counted,
+    which the job's formula may exceed by a fifth (``_FLOPS_TOLERANCE``).
 
     Returns:
         ``code``: of the error, or of the broken rule; empty: nothing was found. If training went to

@@ -156,7 +156,13 @@ FIRST_LINE = 13  # the line of the first row: the heads take twelve lines
 
 
 def make_correct_rows(rng: random.Random, work: Work, card: Card, precision: str) -> list[PageRow]:
-    """Return the rows of one, eight and sixteen cards; one to three of them."""
+    """Return the rows of one, eight and sixteen cards; one to three of them.
+
+    A row has the figures of a run. All are computed from one another, so that nothing contradicts;
+    ranges of random numbers are what is plausible of a real run. ``WORLDS`` has pairs of the number
+    of nodes and of cards in each. ``card.peaks`` are TFLOP/s, ``work.flops`` FLOPs of a sample, and
+    ``work.samples`` those of a pass over the data.
+    """
     share_of_peak = rng.uniform(0.12, 0.48)
     used = card.memory * rng.uniform(0.3, 0.93)
     rows = []
@@ -166,6 +172,7 @@ def make_correct_rows(rng: random.Random, work: Work, card: Card, precision: str
         nodes, devices_per_node = world
         devices = nodes * devices_per_node
         scaling *= 1.0 if devices == 1 else rng.uniform(0.8, 0.98)  # more devices lose a little
+        # Rates are samples per second: ``core`` of steps alone, ``train`` of training.
         core = card.peaks[precision] * 1e12 * share_of_peak / work.flops * devices * scaling
         train = core * rng.uniform(0.93, 0.995)  # time between steps is lost
         # The training ends a little earlier or later than planned.
