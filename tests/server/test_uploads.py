@@ -83,7 +83,7 @@ def test_existing_run_is_not_replaced(store, start_client, send_file, tmp_path):
     both = write_bundle(tmp_path, "b-1", "a-1", name="both", started="2026-01-02T03:04:06+00:00")
     answer = send_file(client, both)
     assert (answer.status_code, answer.json()["error"]["where"]) == (409, "a-1")
-    # ``list_files_left``: files of uploads that did not end.
+    # ``list_files_left``: what is left in the folder that receives uploads.
     # The other run of that bundle was not stored either.
     assert (list_run_ids(client), list_files_left(store)) == (["a-1"], [])
     write_recorded_run(store / "own", "own-1")  # a run that was not uploaded
