@@ -61,9 +61,9 @@ def _measure_nodes(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("command", [PYTHON, TORCHRUN], ids=["each_rank", "torchrun"])
 def test_ranks_of_two_nodes_are_measured(tmp_path, measure_nodes, command):
-    # ``PYTHON`` starts each rank itself; ``TORCHRUN`` starts torchrun on each node. ``ddp.py``
-    # takes 20 steps with 4 samples on each rank. No finding of the record lowers its trust for
-    # good.
+    # With ``PYTHON``, a command of Python alone, Trainmark starts each rank; with ``TORCHRUN``, the
+    # command starts that of its node. ``ddp.py`` takes 20 steps with 4 samples on each rank. No
+    # finding of the record lowers its trust for good.
     record = measure_nodes(command)
     assert (record.status, list_grave_finding_codes(record)) == ("passed", set())
     assert (record.plan.nnodes, [rank.steps for rank in record.ranks]) == (2, [20, 20])

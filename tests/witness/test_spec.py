@@ -193,7 +193,8 @@ def test_program_is_not_comparable_with_a_case_or_another_command(tmp_path):
 
 def test_program_stays_comparable_if_only_the_speed_pattern_changes(tmp_path):
     first = describe_planned_work(make_plan(tmp_path, "python train.py"))
-    # The same file with the pattern made a comment.
+    # The same file with the pattern of lines with a speed made a comment: how a speed is printed
+    # does not change the work.
     without = WHOLE.replace("speed_line", "# speed_line")
     write_spec(tmp_path, without)
     request = RunRequest.build(
