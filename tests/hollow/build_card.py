@@ -123,7 +123,7 @@ def build(torch: Path, headers: Path, out: Path) -> None:
     and all others that torch, Triton or programs look for are stubs that return 0.
     """
     out.mkdir(parents=True, exist_ok=True)
-    # What torch imports from the vendor: ``NVIDIA_SYMBOL`` matches the beginning of such a name.
+    # What torch imports from the vendor: functions whose names begin with its prefixes.
     libraries = sorted((torch / "lib").glob("*.so*"))
     symbols = [read_symbols(file, "--dynamic") for file in libraries]
     defined_by_torch = set().union(*(table.defined for table in symbols))

@@ -52,7 +52,7 @@ def test_doctor_opens_the_card_in_every_precision(call):
     assert code in (0, 1)  # 1: other programs use this machine
     assert "NVIDIA H200" in output
     assert f"can open each rank's device; supported precisions: {', '.join(PRECISIONS)}" in output
-    # The version that the simulated NVML reports.
+    # The version that the simulated card reports.
     assert "nvml 13.580.0 can read 1 device" in output
 
 
