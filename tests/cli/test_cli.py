@@ -434,7 +434,8 @@ def test_results_without_runs_or_of_an_unknown_key_are_one_clear_error(cli, leav
     ],
 )
 def test_each_check_of_a_case_is_described(cli, lang, first, last, monkeypatch):
-    report = CaseReport([CaseCheck(name) for name in CHECKS], {})  # all passed, without runs
+    # ``CHECKS``: the names of the eight checks of a case. All passed, without runs.
+    report = CaseReport([CaseCheck(name) for name in CHECKS], {})
     monkeypatch.setattr("trainmark.conformance.case_check.check_case", lambda *_, **__: report)
     code, out, _ = cli("check", "toy", "--lang", lang)
     assert code == 0
@@ -508,6 +509,8 @@ def test_dry_run_prints_a_summary(cli, tmp_path):
     )
     assert code == 0
     text = " ".join(out.split())  # without the folding of lines
+    # What the command does not set is that of the case's recipe "tiny": fp32, 10 epochs, the target
+    # and the time limit.
     assert "changed: bs=8,gas=2 (compared with tiny; closed rules)" in text
     assert "2 ranks, fp32" in text
     assert "32 samples a step (8 x 2 micro-batches x 2 ranks); at most 10 epochs of" in text
@@ -534,6 +537,7 @@ def test_dry_run_shows_the_time_of_an_earlier_run_of_the_same_work(cli, tmp_path
     args = ["run", "toy", "--dry-run", "--device", "cpu", "--out", "runs/b"]
     plan = Plan.model_validate(json.loads(cli(*args, "--json")[1])["plan"])
     golden_record = record.read_record(GOLDEN / "record_toy.json")
+    # The record of a toy run, with the plan that the dry run prints and a duration of 46.1 s.
     e2e_time = golden_record.figures["e2e_time"].model_copy(update={"value": 46.1})
     changes = {
         "plan": plan,

@@ -51,6 +51,7 @@ def write_both_sides(factor: float = 1.0, **fields_of_b: Any) -> None:
         factor: rates of B divided by those of A.
         fields_of_b: other fields of ``make_series`` for series B.
     """
+    # ``RATES``: five rates around 100. A launch starts each minute, those of B after those of A.
     write_launches("a", make_series("a", RATES))
     rates_of_b = [rate * factor for rate in RATES]
     write_launches("b c", make_series("b", rates_of_b, first_minute=10, **fields_of_b))
@@ -62,8 +63,9 @@ def write_both_sides(factor: float = 1.0, **fields_of_b: Any) -> None:
     [(1.0, 0, "no_difference"), (0.9, 1, "slower"), (0.97, 3, "too_noisy"), (1.2, 0, "faster")],
 )
 def test_exit_code_follows_the_verdict(cli: Call, factor: float, code: int, verdict: str) -> None:
-    write_both_sides(factor)
+    # Five launches of each side, with rates around 100; those of B are ``factor`` times those of A.
     # ``b c`` is the name of a single folder.
+    write_both_sides(factor)
     exit_code, out, err = cli("a", "b c", "--json")
     assert (exit_code, err) == (code, "")
     document = json.loads(out)
@@ -90,6 +92,8 @@ def test_damaged_record_of_a_side_fails(cli: Call) -> None:
 
 
 def test_quoted_paths_form_one_side(cli: Call) -> None:
+    # ``RATES``: five rates. ``make_series`` makes a launch for each, with the names a1, a2, …, and
+    # a minute apart; the series in "more" began at minute 20.
     write_launches("a", make_series("a", RATES[:3]))
     write_launches("more", make_series("m", RATES[3:], first_minute=20))
     write_launches("b", make_series("b", RATES, first_minute=10))

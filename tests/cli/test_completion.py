@@ -67,6 +67,7 @@ def complete_in_bash(line: str, folder: Path, **more: str) -> list[str]:
     ],
 )
 def test_shell_completes(line: str, expected: list[str], tmp_path: Path) -> None:
+    # ``GPT_RECIPES``: the names of all recipes of the case gpt_megatron, whose alias is gpt.
     (tmp_path / "plans").mkdir()
     (tmp_path / "plans" / "demo.yaml").touch()
     (tmp_path / "plans" / "notes.txt").touch()  # no plan file, so not completed

@@ -34,7 +34,11 @@ def cli_unverified(cli: Call) -> Call:
 
 
 def write_run_record(folder: str, rate: float, **changes: Any) -> Path:
-    """Write the record of a launch with this p_train into ``runs/folder``; return its folder."""
+    """Write the record of a launch with this p_train into ``runs/folder``; return its folder.
+
+    Args:
+        changes: other values of the launch, as ``make_launch`` takes them, such as ``started``.
+    """
     path = Path("runs") / folder
     path.mkdir(parents=True)
     write_record(make_launch(folder, figures={"p_train": rate}, **changes), path)
@@ -42,6 +46,8 @@ def write_run_record(folder: str, rate: float, **changes: Any) -> Path:
 
 
 def test_later_runs_are_judged_by_a_baseline(cli_unverified: Call) -> None:
+    # By default up to 3% slower is no regression: 99 passes by the baseline of 100, 90 does not.
+    # ``cli_unverified`` adds --unverified, as the written records have no raw events.
     for name, rate in (("good", 100.0), ("same", 99.0), ("slow", 90.0)):
         write_run_record(name, rate)
     args = ("--baseline", "runs/good", "--figure", "p_train")
@@ -70,6 +76,7 @@ def test_junit_report_is_written_for_a_pipeline(cli_unverified: Call) -> None:
 def test_record_without_evidence_is_refused_naming_the_option_that_accepts_it(
     cli: Call, args: list[str]
 ) -> None:
+    # The written record has no raw events beside it, so that its figures cannot be verified.
     write_run_record("good", rate=100.0)
     code, out, err = cli("gate", "runs/good", *args)
     assert (code, out) == (2, "")
@@ -119,6 +126,7 @@ def test_a_record_that_its_evidence_contradicts_fails(
     bad = write_run_record("bad", rate=100.0)
     # Check records again, which this file's fixture turns off.
     monkeypatch.setattr("trainmark.results.selection.check_record", check_record)
+    # A folder with a plan but no events cannot have given the figures of its record.
     (bad / "plan.json").write_text((GOLDEN / "plan_toy.json").read_text(encoding="utf-8"))
     for options in (["--unverified"], []):  # it fails, whether or not unverified ones are accepted
         code, out, _ = cli("gate", "runs/bad", "--history", "runs", *options)

@@ -24,8 +24,9 @@ def test_long_stage_prints_percent_and_remaining_time_each_minute():
     lines, clock = [], Clock()
     reporter = LineReporter(lines.append, clock)
     reporter.begin("tokenising", total=1_000, done=200)
-    # Seconds since the begin, and units that were finished since the last report. An earlier call
-    # did 200 units, which do not count for the rate.
+    # Seconds since the begin, when the clock shows 100 s, and units that were finished since the
+    # last report. A line follows once a minute: not after 10 s, nor after 90 s, which is 30 s after
+    # the last line. An earlier call did 200 units, which do not count for the rate.
     for after_s, units in ((10, 50), (60, 150), (90, 100), (121, 100)):
         clock.now_s = 100.0 + after_s
         reporter.advance(units)

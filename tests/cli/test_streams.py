@@ -60,7 +60,8 @@ def test_closed_streams_behave_like_the_null_device(shell, args):
 @pytest.mark.nightly
 @pytest.mark.parametrize("verb", [name for group in VERBS.values() for name in group])
 def test_help_of_every_verb_handles_closed_and_full_streams(shell, verb):
-    # ``>&-`` closes a stream; ``FULL`` is a device on which every write fails.
+    # ``>&-`` closes a stream; ``FULL`` is a device on which every write fails. ``OUTPUT_LOST`` is
+    # the message that standard output cannot be written; exit code ``EXIT_FAILED`` says so too.
     assert shell(f"$T {verb} --help >&-") == (EXIT_PASSED, "", "")
     assert shell(f"$T {verb} --help >&- 2>&-") == (EXIT_PASSED, "", "")
     assert shell(f"$T {verb} --help > {FULL}") == (EXIT_FAILED, "", OUTPUT_LOST)
@@ -73,14 +74,16 @@ def test_error_that_cannot_be_printed_keeps_its_exit_code(shell, errors):
 
 
 def test_broken_pipe_gives_no_message(shell):
-    # Descriptor 4 writes to a pipe whose only reader, descriptor 3, is closed before the start.
+    # Descriptor 4 writes to a pipe whose only reader, descriptor 3, is closed before the start. The
+    # exit code says that output was lost.
     line = "mkfifo p; exec 3<>p; exec 4>p; exec 3<&-; $T list >&4"
     assert shell(line) == (EXIT_FAILED, "", "")
 
 
 def test_run_keeps_its_exit_code_and_record_without_its_streams(shell, tmp_path):
     args = "run toy --device cpu max_epochs=1 target_value=none"
-    # First standard output is full, then both streams are closed.
+    # First standard output is full (``FULL``: every write fails), then both streams are closed.
+    # ``OUTPUT_LOST`` is the message that standard output cannot be written. The run passed anyway.
     code, _, err = shell(f"$T {args} --out runs/full > {FULL}")
     assert code == EXIT_PASSED
     assert OUTPUT_LOST in err
