@@ -112,7 +112,9 @@ def terminal(
 @pytest.mark.parametrize("width", [80, 60])
 @pytest.mark.parametrize("verb", VERBS)
 def test_output_fits_the_terminal(verb: str, width: int, terminal: Any) -> None:
-    lines = terminal(width, *VERBS[verb]).splitlines()  # the words of a command with this verb
+    # ``VERBS``: by verb, the words of a command. ``terminal`` calls it in a folder with runs and a
+    # page, and returns what it prints. ``NEVER_FOLDED`` matches a path or a command in a line.
+    lines = terminal(width, *VERBS[verb]).splitlines()
     assert lines
     # Paths and commands are never folded, so their lines may be wider.
     too_wide = [line for line in lines if cell_len(line) > width and not NEVER_FOLDED.search(line)]
@@ -123,6 +125,7 @@ def test_output_fits_the_terminal(verb: str, width: int, terminal: Any) -> None:
 @pytest.mark.parametrize("verb", [name for name in VERBS if name not in ("results", "doctor")])
 def test_no_word_is_cut(verb: str, terminal: Any) -> None:
     """A narrow terminal shows no word that a wide one does not show; rules may be shorter."""
+    # ``VERBS``: by verb, the words of a command. A rule is a line of "─" below a table's head.
     wide = set(terminal(400, *VERBS[verb]).split())
     narrow = set(terminal(60, *VERBS[verb]).split())
     assert {word for word in narrow - wide if not set(word) <= set("─")} == set()
@@ -146,6 +149,7 @@ def test_list_on_a_terminal_prints_no_escape_codes(
 
 def test_list_in_a_pipe_has_a_line_for_each_row(cli: Callable[..., tuple[int, str, str]]) -> None:
     _, out, _ = cli("list", "audit-rules")
+    # ``RULES``: the rules of ``trainmark audit`` by name, in the order in which they are listed.
     title, head, *rows = out.splitlines()
     assert title == "AUDIT-RULES"
     assert head.split() == ["rule", "severity", "definition"]

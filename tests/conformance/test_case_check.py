@@ -118,7 +118,9 @@ def test_valid_case_has_no_fault() -> None:
 def test_a_broken_rule_is_named(
     records: dict[int, Record], changes: dict[str, Any], expected: dict[str, list[str]]
 ) -> None:
-    # ``PROBED`` is what the inspection of a sound job reports; ``changes`` are made to it.
+    # ``records``: runs by number of ranks, 1 and 2; ``make_runs`` and ``make_failed_runs`` make
+    # changes to the second. ``PROBED`` is what the inspection of a sound job reports; ``changes``
+    # are made to it. ``expected``: by name of the check, the codes of the faults that it finds.
     assert list_faults(apply_rules(CaseEvidence(records, PROBED | changes))) == expected
 
 
@@ -140,11 +142,14 @@ def test_too_few_losses_to_tell_whether_they_fall_do_not_pass() -> None:
     no_second_rank = message("check_without_second_rank", text="one device")
     two_losses = make_record([1.0, 0.5])
     checks = apply_rules(CaseEvidence({1: two_losses}, PROBED, no_second_rank))
+    # ``PROBED``: what the inspection of a sound job reports. There is no run on two ranks either.
     skipped = {check.check: check.skipped.code for check in checks if check.skipped}
     assert skipped["loss_falls"] == "check_too_few_steps"
 
 
 def test_failed_inspection_is_a_fault_and_skips_its_checks() -> None:
+    # Sound runs, and in place of the report of an inspection the error that ended it. The skipped
+    # checks are those that need the report.
     not_inspected = apply_rules(CaseEvidence(make_runs(), message("exception", text="boom")))
     assert list_faults(not_inspected) == {"runs": ["exception"]}
     assert {result.check for result in not_inspected if result.skipped} == {
@@ -201,7 +206,9 @@ class ReusesItsBuffer(toy.ToyJob):
 def test_inspection_of_a_job_detects_wrong_declarations(
     probe_toy_job: Probe, job_type: type[toy.ToyJob], expected: dict[str, list[str]]
 ) -> None:
-    # The recorded runs are sound: only the inspection of the job can find these mistakes.
+    # The recorded runs are sound: only the inspection of the job can find these mistakes. Each
+    # ``job_type`` after the first has one: twice the FLOPs, batches that draw from torch's global
+    # generator, batches that share one buffer. ``expected``: by check, the codes of its faults.
     assert list_faults(apply_rules(CaseEvidence(make_runs(), probe_toy_job(job_type)))) == expected
 
 

@@ -160,10 +160,12 @@ def test_valid_device_has_no_fault():
 def test_every_required_member_and_key_is_documented(page):
     text = (Path(__file__).parents[2] / "docs" / page).read_text(encoding="utf-8")
     protocols = (Vendor, Device, Monitor, DeviceSample, Diagnoses)
-    # All members but one that is optional.
+    # ``protocols`` are what the author of a device implements or returns. All members but one that
+    # is optional.
     required = {name for protocol in protocols for name in list_members(protocol)} - {
         "known_fields"
     }
+    # Keys of the dictionaries that ``describe`` and ``set_precision`` return.
     required |= {*DESCRIBE_KEYS, *PRECISION_KEYS}
     required |= {protocol.__name__ for protocol in protocols}
     assert [

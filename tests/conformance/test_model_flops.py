@@ -71,6 +71,8 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_model_flops_are_what_the_counter_counts(
     name: str, fields: dict[str, Any], change_data: Callable[[Any], Any], root: Path
 ) -> None:
+    # ``SIZES``: cases, fields that differ from their tiny recipe, and functions that change the
+    # data they load.
     case = cases.load(name)
     recipe = replace(case.recipes["tiny"], micro_batch_size=4, **fields)
     module = cases.import_part(name, "job")

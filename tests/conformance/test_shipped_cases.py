@@ -118,7 +118,11 @@ CASE = replace(TOY, name=NAME, aliases=("elsewhere",))
 
 @pytest.fixture
 def outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Write a case into the second folder of the search path; return its own folder."""
+    """Write a case into the second folder of the search path; return its own folder.
+
+    ``OUTSIDE_CASE`` is a ``case.py`` that copies the toy case under the name in ``words.py``,
+    far_case, with the alias elsewhere.
+    """
     folder = tmp_path / "more" / "far_case"
     folder.mkdir(parents=True)
     (folder / "case.py").write_text(OUTSIDE_CASE)

@@ -60,7 +60,11 @@ def change_list(file):
     "damage", [fill_with_zeros, truncate, lambda file: file.unlink(), remove_list, change_list]
 )
 def test_damaged_arrays_are_rebuilt(read, builds, tmp_path, damage):
-    """A changed or missing array is noticed, and so is the list of arrays beside it."""
+    """A changed or missing array is noticed, and so is the list of arrays beside it.
+
+    ``read`` reads two arrays, which are built and kept in the folder "kept" unless whole ones are
+    there; ``builds`` has an entry for each time that they were built.
+    """
     read()
     damage(tmp_path / "kept" / "00.npy")  # the file of the first array
     read()  # builds the arrays again

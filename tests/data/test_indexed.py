@@ -82,12 +82,15 @@ def test_written_index_and_data_are_read_back(pair):
 def test_a_document_may_hold_many_sequences_or_none(tmp_path):
     prefix = tmp_path / "many"
     idx, data = list_paths(prefix)
-    # Four documents: without a sequence, of two sequences, of one, without one; int32 (code 4).
+    # Four documents: without a sequence, of two sequences, of one, without one. The lists are the
+    # tokens of each sequence, the byte at which it begins (a token has 4 bytes: code 4 is int32),
+    # and the first sequence of each document, with the end.
     idx.write_bytes(make_index_bytes([2, 1, 3], [0, 8, 12], [0, 0, 2, 3, 3], code=4))
     data.write_bytes(np.arange(6, dtype="<i4").tobytes())
     reader = IndexedReader.open(prefix)
     assert reader.num_documents == 4
     assert [read_document_tokens(reader, i) for i in range(4)] == [[], [0, 1, 2], [3, 4, 5], []]
+    # Where documents 1 to 3 begin among the six tokens, and where the last one ends.
     assert list(reader.find_token_starts(range(1, 4))) == [0, 3, 6, 6]
     assert list(reader.find_token_starts(range(4, 4))) == [6]  # no document: the end alone
 

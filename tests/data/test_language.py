@@ -19,12 +19,13 @@ if TYPE_CHECKING:
 
 def test_entropy_rate_matches_sampled_text() -> None:
     text = language.draw_symbols(documents=400, length=500, seed=7)
+    # Tables of probabilities of the next symbol: given the last one, and given the one before it.
     last, before = language.build_tables()
     # The next symbol is drawn from the mean of two tables, one for each symbol of context.
     chances = (last[text[:, 1:-1]] + before[text[:, :-2]]) / 2
     # The mean information of the symbols drawn is the entropy rate, but for chance.
     information = -np.log(np.take_along_axis(chances, text[:, 2:, None], -1))
-    error = information.std() / information.size**0.5
+    error = information.std() / information.size**0.5  # standard error of the mean
     assert abs(information.mean() - language.compute_entropy_rate()) < 4 * error
     assert error < 0.003  # so small that a wrong rate shows
 
@@ -38,7 +39,8 @@ def test_text_uses_the_whole_vocabulary(tmp_path: Path, vocab_size: int) -> None
         language.DOCUMENTS,
         {language.DOCUMENT_TOKENS},
     )
-    # The generated language has ``SYMBOLS`` symbols, which are spread evenly over the ids.
+    # The generated language has ``SYMBOLS`` (64) symbols, which are spread evenly over the ids; of
+    # GPT-2's 50,257 tokens, every 785th id is a symbol.
     step = vocab_size // SYMBOLS
     assert set(np.unique(reader.tokens)) == {step * symbol for symbol in range(SYMBOLS)}
     expected = (
