@@ -65,7 +65,11 @@ SOUND: dict[str, Any] = {"model_type": "small", "hidden_size": 8, "of_the_writer
 
 
 def read_model_config(folder: Path, content: Any) -> Keys:
-    """Write ``content`` as config.json, an object or the text itself, and read it as ``Keys``."""
+    """Write ``content`` as config.json, an object or the text itself, and read it as ``Keys``.
+
+    ``Keys`` declares the keys of a model that exists only in these tests. What is wrong in the file
+    is raised as ``FAULT``, a ``DataError`` with the fix "fetch it".
+    """
     file = folder / "config.json"
     file.write_text(content if isinstance(content, str) else json.dumps(content))
     return read_config(folder, Keys, FAULT)
@@ -73,6 +77,7 @@ def read_model_config(folder: Path, content: Any) -> Keys:
 
 def test_valid_config_is_read_and_keeps_its_keys(tmp_path: Path) -> None:
     # ``SOUND`` has the type "small", the width 8 and a key without effect; by default, heads is 1.
+    # ``width`` is the field of the key hidden_size; ``tied`` may only be False.
     config = read_model_config(tmp_path, {**SOUND, "dropout": 0, "tied": False})
     assert (config.width, config.heads, config.dropout) == (8, 1, 0.0)
     # Written anew, without keys that have one allowed value only or no effect.
@@ -113,8 +118,8 @@ def test_a_value_outside_its_range_is_named(
     ],
 )
 def test_keys_without_effect_are_ignored(tmp_path: Path, changes: dict[str, Any]) -> None:
-    # They have the only value that this model can have, or no value, or are only about generating
-    # text and storage.
+    # They have the only value that this model can have (``Keys`` declares bias False and rate 0),
+    # or no value, or are only about generating text and storage. ``SOUND``: a file without faults.
     assert read_model_config(tmp_path, {**SOUND, **changes}).raw == {
         "model_type": "small",
         "hidden_size": 8,
@@ -152,7 +157,8 @@ def test_every_key_of_transformers_is_used_or_fixed_or_listed_as_unused(
     written = library(attn_implementation="sdpa").to_dict()
     (tmp_path / "config.json").write_text(json.dumps(written))
     assert read_config(tmp_path, keys, FAULT)  # raises for a key that it does not know
-    # Values that we expect are the library's own defaults.
+    # ``DEFAULTS`` and the class's own ``defaults``: keys with the one value that is accepted. These
+    # values are the library's own defaults.
     for key, value in {**DEFAULTS, **keys.defaults}.items():
         assert written.get(key) in (value, None)
 
@@ -173,7 +179,13 @@ SHAPES = {"table": (8, 4), "layers.0.weight": (4, 4), "head.bias": (2,)}
 
 
 def make_expected_tensors(**changes: Any) -> ModelWeights:
-    """Return the three weights of ``SHAPES`` as what a model expects, with changed settings."""
+    """Return the three weights of ``SHAPES`` as what a model expects, with changed settings.
+
+    ``SHAPES`` has the shapes of table, layers.0.weight and head.bias.
+
+    Args:
+        changes: fields of ``ModelWeights``, such as ``optional_prefixes``, with other values.
+    """
     fields = {"model": "the model", "shapes": SHAPES, "fix": "use another"}
     return ModelWeights(**{**fields, **changes})
 
@@ -217,6 +229,8 @@ def test_optional_weights_may_be_missing_and_unused_ones_stored() -> None:
 def test_weights_of_another_model_are_refused(
     changes: dict[str, Any], what: str, where: str, rule: str
 ) -> None:
+    # The model has the three weights table (8 x 4), layers.0.weight and head.bias. They are stored
+    # in "file", in the folder "folder", with ``changes`` of their shapes; None: not stored.
     with pytest.raises(DataError) as caught:
         make_expected_tensors().match(make_stored_tensors(**changes), where=Path("folder"))
     error = caught.value

@@ -163,7 +163,8 @@ def test_data_error_leaves_no_folder(raw, tmp_path):
             partial_folder.write_file("a", lambda target: target.write_bytes(b"a"))
             raise DataError("row 3")
 
-    # Unlike an interruption, such a fault cannot be resumed.
+    # Unlike after an interruption, nothing is kept to resume: the same fault would come again. Only
+    # the source is left.
     with pytest.raises(DataError, match="row 3"):
         prepare()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["raw"]
@@ -240,6 +241,8 @@ def test_copied_file_counts_as_progress_even_if_already_copied(raw, tmp_path):
 
     with pytest.raises(KeyboardInterrupt):
         prepare(stop=True)
+    # By stage, bytes in total and bytes done. a.txt, "abc", has 3; the first call copied it, so the
+    # second one counts it as done without copying.
     assert prepare(stop=False) == {"checking 1 files": [3, 3], "writing": [3, 3]}
     assert (tmp_path / "data" / "copied").read_bytes() == b"abc"
 

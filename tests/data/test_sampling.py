@@ -65,10 +65,12 @@ def test_sample_boundaries_equal_a_walk_over_the_documents(sizes, seq_length):
     ends=st.tuples(st.integers(0, 40), st.integers(0, 40)),
 )
 def test_an_epoch_predicts_every_token_of_the_split_once(sizes, seq_length, seed, number, ends):
-    # The split is a range of the documents.
+    # ``sizes``: tokens of each document. The split is a range of the documents, drawn as ``ends``.
     first, last = sorted(min(end, len(sizes)) for end in ends)
     reader = make_corpus(sizes)
     samples = Samples(reader, range(first, last), seq_length, seed)
+    # A sample has ``seq_length`` tokens and one more, its last target, which is the first token of
+    # the next sample. The last sample needs that token too: hence the ``- 1`` below.
     total = sum(sizes[first:last])
     assert len(samples) == max(0, (total - 1) // seq_length)
     for index in (samples.build_epoch(number), samples.build_unshuffled_epoch()):
@@ -133,7 +135,8 @@ def test_the_order_of_samples_is_the_published_one(together, epochs, tmp_path):
     # ``together``: number of samples that are shuffled together; ``epochs``: the smallest number
     # of epochs that holds them. An epoch has 262 samples. Of the last one, 1000 and 1300 need more
     # than 80%, 900 needs less, so that it is shuffled by itself; 1 needs a single epoch.
-    sizes = np.random.default_rng(5).integers(0, 60, 120)
+    # ``compute_published_order`` is a plain loop that draws as the published program does.
+    sizes = np.random.default_rng(5).integers(0, 60, 120)  # tokens of 120 documents
     samples = Samples(
         make_corpus(sizes),
         documents=range(120),

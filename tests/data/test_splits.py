@@ -26,7 +26,11 @@ FORMS = (
 
 
 def find_splits(folder):
-    """Return the kind of files that were found, and their paths by split."""
+    """Return the kind of files that were found, and their paths by split.
+
+    ``FORMS`` has two kinds: "table" (parquet) and then "text" (tsv), each in the folder itself or
+    in its subfolder "data". A folder without both splits is a ``FAULT``, a ``DataError``.
+    """
     layout = find_layout(folder, FORMS, FAULT)
     return layout.kind, {
         split: [file.relative_to(folder).as_posix() for file in files]
@@ -117,6 +121,8 @@ def test_extremes_do_not_depend_on_block_size(size):
 
 
 def test_a_file_is_scanned_again_only_when_it_changed(tmp_path):
+    # ``VALUES``: an array of six numbers. ``EXPECTED_EXTREMES``: its digest, smallest and largest
+    # number, which is what a scan of the file returns.
     data, cache = tmp_path / "values.bin", tmp_path / "cache" / "content.json"
     data.write_bytes(VALUES.tobytes())
     calls = []
@@ -140,6 +146,7 @@ def test_a_file_is_scanned_again_only_when_it_changed(tmp_path):
 
 
 def test_arrays_are_built_once_and_mapped(tmp_path):
+    # ``VALUES``: an array of six numbers; the other one is empty.
     written_arrays = [
         VALUES,
         np.zeros(0, np.int64),

@@ -84,12 +84,13 @@ def test_sparse_hole_in_a_file_is_not_held_in_memory(tmp_path, monkeypatch):
     monkeypatch.setattr(text, "MAX_LINE_BYTES", 1 << 10)
     file = write_raw(tmp_path, b"a\n")
     os.truncate(file, 1 << 40)  # longer: a TiB of zeros that uses no space
+    # A file is read as a whole only if it has at most 256 MiB.
     with pytest.raises(ValueError, match="larger than 256 MiB"):
         read_text(file)
     with file.open("rb") as stream:
         lines = enumerate_lines(stream)
         assert next(lines) == (1, b"a\n")
-        assert next(lines) == (2, bytes(1 << 10))  # cut at the limit
+        assert next(lines) == (2, bytes(1 << 10))  # cut at the limit set above
 
 
 def test_text_that_is_not_utf_8_is_refused(tmp_path):

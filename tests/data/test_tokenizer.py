@@ -26,10 +26,13 @@ def encode_text(opened, text):
 @pytest.mark.parametrize("write_tokenizer", WRITERS)
 def test_both_file_formats_give_the_same_ids(tmp_path, write_tokenizer):
     opened = open_corpus_tokenizer(write_tokenizer(tmp_path))
-    # A made tokenizer of 264 tokens, the last of which ends a document.
+    # A made tokenizer of 264 tokens, the last of which, ``END``, ends a document.
+    # ``encode_by_hand`` computes the ids of a text without the library.
     assert (opened.vocab_size, opened.end_of_document, opened.end_id) == (264, END, 263)
     assert encode_text(opened, "hello world") == encode_by_hand("hello world")
-    assert encode_text(opened, "hello wo") == [259, 261]  # "hello" and " wo", which are merged
+    # Ids 0 to 255 are the bytes. Then come the merges: "he", "ll", "hell", "hello" (259), " w" and
+    # " wo" (261).
+    assert encode_text(opened, "hello wo") == [259, 261]
 
 
 @pytest.mark.parametrize("write_tokenizer", WRITERS)
