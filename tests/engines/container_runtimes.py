@@ -132,6 +132,7 @@ class Rootless:
 
 def explain_absence(name: str) -> str | None:
     """Return why podman or docker cannot be tried here; None: it can."""
+    # ``_PROGRAMS`` are the programs that each of the two needs, such as dockerd and runc.
     lacking = [program for program in _PROGRAMS[name] if not shutil.which(program)]
     if lacking:
         return f"{', '.join(lacking)} missing (make test-engines)"
@@ -159,6 +160,7 @@ def _start_daemon(folder: Path) -> Iterator[None]:
             stderr=log,
         )
     try:
+        # ``_START_S`` is 30 s: how long the service may take to start.
         until_s = time.monotonic() + _START_S
         while not (folder / "docker.sock").exists() and service.poll() is None:
             if time.monotonic() > until_s:
@@ -232,6 +234,8 @@ def _set_up_image(user: Rootless) -> str | None:
     ran = user.run_command(*start, "/usr/bin/true")
     if ran.returncode:
         return f"run: {ran.stderr.decode().strip()}"
+    # ``_IMPORTS`` is a statement that imports torch and the program's worker of a rank. The
+    # interpreter of the tests may lie where the user may not read.
     for python in (sys.executable, "/usr/bin/python{}.{}".format(*sys.version_info[:2])):
         # By the user itself, which starts the launcher, and in a container, for the ranks.
         probes = [(*prefix, python, "-c", _IMPORTS) for prefix in ((), start)]
@@ -245,6 +249,8 @@ def _build_image() -> bytes:
     """Return an archive with the folders that a container must have."""
     content = io.BytesIO()
     with tarfile.open(fileobj=content, mode="w") as archive:
+        # ``_FOLDERS`` are this machine's folders of programs, such as /usr and /etc. They are empty
+        # in the image, and those of the machine are mounted there.
         for name in (
             "tmp",
             "dev",

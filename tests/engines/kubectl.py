@@ -26,7 +26,12 @@ POD = 'trap : TERM; sh -c "$1"; echo $? > "$2"'
 
 
 def create(words: list[str]) -> None:
-    """Start the pods of a manifest, or only read it with ``--dry-run=server``."""
+    """Start the pods of a manifest, or only read it with ``--dry-run=server``.
+
+    ``FOLDER`` is the folder of the simulated cluster, in which a pod is a process of this machine.
+    Its file ``JOB`` has the manifest, and the files N.pid, N.log and N.exit are those of pod N.
+    ``POD`` is a script of the shell that runs the text $1 and writes its exit code to the file $2.
+    """
     manifest = yaml.safe_load(Path(words[words.index("-f") + 1]).read_text())
     if "--dry-run=server" in words:
         return
@@ -68,7 +73,11 @@ def build_status(file: Path) -> dict[str, Any]:
 
 
 def get(_: list[str]) -> None:
-    """Print the job, unless it was deleted, and its pods; a deleted job has those that run."""
+    """Print the job, unless it was deleted, and its pods; a deleted job has those that run.
+
+    ``FOLDER`` has a file N.pid for pod N, ``JOB`` is the file of the job that was not deleted.
+    ``INDEX`` is the name of Kubernetes' annotation with a pod's number.
+    """
     files = [file for file in sorted(FOLDER.glob("*.pid")) if JOB.exists() or is_alive(file)]
     pods = [
         {
@@ -90,7 +99,10 @@ def get(_: list[str]) -> None:
 
 
 def delete(_: list[str]) -> None:
-    """Forget the job and end its pods; each pod is a group of processes."""
+    """Forget the job and end its pods; each pod is a group of processes.
+
+    ``JOB`` is the file with the job, ``FOLDER`` has a file N.pid with the process id of pod N.
+    """
     JOB.unlink(missing_ok=True)
     for file in FOLDER.glob("*.pid"):
         if is_alive(file):

@@ -56,6 +56,7 @@ def find_program_folder() -> str | None:
 
 
 def _wait_until_port_listens(port: int) -> None:
+    # ``_START_S`` is 90 s: how long a part of the cluster may take to start.
     deadline = time.monotonic() + _START_S
     while True:
         with socket.socket() as probe:
@@ -85,7 +86,9 @@ class RayCluster:
         self.url = f"http://127.0.0.1:{ports[0]}"
         self.id = Path(folder).name
         (Path(folder) / "ray").mkdir(exist_ok=True)  # where Ray keeps everything
-        # The script holds the cluster until its input ends, and prints "up" once both nodes run.
+        # The script ``_HOLD`` holds the cluster until its input ends, and prints "up" once both
+        # nodes run; each has 80 MiB for objects (``_STORE_BYTES``). By the variable ``_VARIABLE``
+        # the processes of this cluster are found again, to end them.
         self.process = subprocess.Popen(
             [sys.executable, "-c", _HOLD, str(_STORE_BYTES), *ports],
             env=os.environ | {_VARIABLE: self.id, "RAY_TMPDIR": folder},
@@ -105,6 +108,7 @@ class RayCluster:
 
     def stop(self) -> None:
         """Kill all processes of the cluster, again until none is found: some start others anew."""
+        # All processes of the cluster have its id in the environment variable ``_VARIABLE``.
         processes = find_processes_with(_VARIABLE, self.id)
         while processes:
             for process in processes:

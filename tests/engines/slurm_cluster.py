@@ -93,6 +93,8 @@ class SlurmCluster:
 
     def start(self) -> None:
         """Start all daemons and wait until both nodes can have jobs."""
+        # ``NODES`` are the names of the two nodes, "tm0" and "tm1"; ``_CONFIGURATION`` is the text
+        # of slurm.conf with gaps. Munge, by which Slurm's programs trust each other, needs a key.
         folder = self.folder
         (folder / "state").mkdir()
         for node in NODES:

@@ -101,6 +101,8 @@ class Hosts:
         self.folder.chmod(0o700)  # it has private keys
         (self.folder / "root").mkdir()  # where each node mounts its own disk
         run("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(self.folder / "key"))
+        # ``hub`` is a bridge, to which ``_make_node`` connects each node. A ``Namespace`` runs
+        # these commands in a network of its own. The key without a password opens all nodes.
         hub = "ip link add hub type bridge; ip addr add 10.0.0.1/24 dev hub; ip link set hub up"
         self.login = Namespace(script=hub)
         self.nodes = [self._make_node(number) for number in range(self.count)]

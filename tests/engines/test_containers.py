@@ -85,6 +85,13 @@ def list_containers(user):
 
 @BOTH_RUNTIMES
 def test_distilbert_trains_in_a_container(run, user):
+    """A run with two ranks passes, and its record names the runtime and the image as they do.
+
+    ``BOTH_RUNTIMES`` runs the test with podman and with docker (nightly). ``user`` is a user
+    without rights who runs containers, ``IMAGE`` the name of the image. ``run`` starts the program
+    as this user, ``list_containers`` lists the containers that still run. A file's owner shows that
+    no rank wrote as another user.
+    """
     args = ("max_epochs=1", "target=none", "--nproc", "2")
     process, run_dir = run(*args, case="distilbert_sst2")
     code, out, err = wait_for_end(process)
@@ -109,6 +116,13 @@ def test_distilbert_trains_in_a_container(run, user):
 @pytest.mark.nightly
 @BOTH_RUNTIMES
 def test_ctrl_c_ends_the_container(run, user, work):
+    """SIGINT to the program ends the container, too.
+
+    ``run`` starts the case ``faulty`` in a container, with podman and with docker
+    (``BOTH_RUNTIMES``). With ``fault=wait`` a rank writes to ``fifo`` and waits to be killed.
+    ``interrupt_and_check_run`` then sends SIGINT and checks that the record's status is
+    "interrupted".
+    """
     process, run_dir = run("fault=wait")
     interrupt_and_check_run(process, run_dir, work / "fifo")
     assert list_containers(user) == []
@@ -117,6 +131,8 @@ def test_ctrl_c_ends_the_container(run, user, work):
 @pytest.mark.nightly
 @BOTH_RUNTIMES
 def test_container_ends_if_its_launcher_is_killed(run, user, work, trainmark):
+    # With ``fault=wait`` a rank of the case ``faulty`` writes to the pipe ``fifo`` and waits to be
+    # killed. The runtimes are podman and docker (``BOTH_RUNTIMES``).
     process, run_dir = run("fault=wait")
     wait_for_fault(work / "fifo")
     (container,) = list_containers(user)

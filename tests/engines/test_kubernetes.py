@@ -57,6 +57,7 @@ def run(cluster, start_run, tmp_path):
             "kubernetes": {"volumes": {str(tmp_path): {"hostPath": {"path": str(tmp_path)}}}},
         }
         (tmp_path / "cluster.yaml").write_text(json.dumps(site))
+        # ``TWO_NODES``: the words for the launcher kubernetes with two nodes of a rank each.
         return start_run(*args, *TWO_NODES, "--cluster", str(tmp_path / "cluster.yaml"), case=case)
 
     return start
@@ -69,6 +70,12 @@ def test_distilbert_trains_in_two_pods(run, cluster):
 
 @pytest.mark.nightly
 def test_ctrl_c_deletes_the_job(run, cluster, fifo):
+    """SIGINT to the program deletes its job from the simulated cluster.
+
+    The case is ``faulty``: with ``fault=wait`` rank 1 writes to the pipe ``fifo`` and waits to be
+    killed. ``interrupt_and_check_run`` then sends SIGINT and checks that the record's status is
+    "interrupted".
+    """
     process, run_dir = run("fault=wait", "fault_rank=1")
     interrupt_and_check_run(process, run_dir, fifo)
     assert read_job_states(run_dir)[-1]["phase"] == "lost"  # as a job that was deleted

@@ -63,6 +63,12 @@ def test_distilbert_trains_on_two_nodes(run):
 
 @pytest.mark.nightly
 def test_ctrl_c_stops_the_job_and_ends_its_processes(run, fifo):
+    """SIGINT to the program stops its job on the Ray cluster.
+
+    The case is ``faulty``: with ``fault=wait`` rank 1 writes to the pipe ``fifo`` and waits to be
+    killed. ``interrupt_and_check_run`` then sends SIGINT, and checks that the record's status is
+    "interrupted" and that no process of the run is left.
+    """
     process, run_dir = run("fault=wait", "fault_rank=1")
     interrupt_and_check_run(process, run_dir, fifo)
     assert read_job_states(run_dir)[-1]["phase"] == "lost"  # as a job that Ray stopped

@@ -29,7 +29,11 @@ def runs(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def pages(runs, tmp_path_factory):
-    """Return the HTML file of each run in ``RUNS`` by its name; ``several``: one of all of them."""
+    """Return the HTML file of each run in ``RUNS`` by its name; ``several``: one of all of them.
+
+    ``RUNS`` are the names of three of the made-up runs: a usual one, one with a slow rank, and one
+    that failed.
+    """
     folder = tmp_path_factory.mktemp("pages")
     files: dict[str, Path] = {}
     for name in RUNS:
@@ -43,6 +47,11 @@ def pages(runs, tmp_path_factory):
 
 @pytest.mark.parametrize("name", [*RUNS, "several"])
 def test_page_fits_every_width(pages, visit, name):
+    """Nothing of the report of a run, or of several, reaches beyond the right edge.
+
+    ``RUNS`` are the names of three runs; ``pages`` has the HTML file of each, and of all three
+    ("several"). ``WIDTHS`` are 360 to 2560 pixels: from a phone to a large screen.
+    """
     window = visit(file_home(pages[name])).open("")  # the home is the page itself
     for width in WIDTHS:
         window.page.set_viewport_size({"width": width, "height": 900})
@@ -67,6 +76,11 @@ def test_axe_finds_no_accessibility_violation(pages, visit, name, dark, lang):
 
 @pytest.mark.parametrize("scripts", [True, False], ids=["scripts", "no-scripts"])
 def test_language_is_switched_with_and_without_scripts(pages, visit, scripts):
+    """The page has its texts in English and Chinese, and shows those of the chosen one.
+
+    ``pages`` has the HTML file of each run of ``RUNS``; ``CJK`` finds a Chinese character. The
+    heading is the sentence that says what the run achieved; "#en" holds the English texts.
+    """
     window = visit(file_home(pages[RUNS[0]]), java_script_enabled=scripts).open("")
     heading = window.page.locator(".sentence:visible")
     english = heading.inner_text()
@@ -105,6 +119,7 @@ _TEXT_OF_FIRST_SCREEN = """() => {
 def test_the_first_screen_has_at_most_180_words_and_50_figures(pages, visit, name):
     window = visit(file_home(pages[name])).open("")
     window.page.set_viewport_size({"width": 1280, "height": 800})
+    # The script returns the texts that are seen without scrolling, except those of charts.
     text = window.page.evaluate(_TEXT_OF_FIRST_SCREEN)
     # A word has a letter or a digit; a figure is a number that does not follow a letter or a dot.
     assert sum(any(map(str.isalnum, word)) for word in text.split()) <= 180, text
