@@ -143,6 +143,8 @@ def test_table_wider_than_the_screen_shows_that_it_scrolls(pages, visit):
 @pytest.mark.parametrize("scripts", [True, False], ids=["scripts", "no-scripts"])
 def test_all_trust_reasons_are_reachable_from_the_first_screen(pages, visit, scripts):
     window = visit(file_home(pages["eight-ranks"]), java_script_enabled=scripts).open("")
+    # The page of a run with a slow rank names two reasons to doubt its figures in its summary, and
+    # has a link ".more" to the folded list of all of them; no item of the list is visible at first.
     reasons = window.page.locator(".doubts:visible li:visible")
     assert reasons.count() == 0
     more = window.page.locator(".doubts:visible .more")
@@ -165,6 +167,8 @@ def test_states_differ_by_mark_and_shape(pages, visit, dark):
 
 @pytest.mark.parametrize("name", RUNS)
 def test_charts_are_drawn_when_they_become_visible(pages, visit, name):
+    # ``RUNS`` are the names of three runs, ``pages`` has the HTML file of each. Charts lie in
+    # folded sections.
     window = visit(file_home(pages[name])).open("")
     unfold(window)
     charts = window.page.locator("figure.chart:visible")
@@ -178,6 +182,7 @@ def test_charts_are_drawn_when_they_become_visible(pages, visit, name):
 
 
 def test_without_scripts_charts_are_images_with_tables(pages, visit):
+    # ``RUNS[1]`` is a run of eight ranks; ``pages`` has the HTML file of each run.
     window = visit(file_home(pages[RUNS[1]]), java_script_enabled=False).open("")
     click_folds(window)
     charts = window.page.locator("figure.chart:visible")
@@ -193,6 +198,7 @@ def test_without_scripts_charts_are_images_with_tables(pages, visit):
 
 def test_page_prints_completely(pages, visit):
     # Charts are printed and switches are not, also from the dark theme.
+    # ``RUNS[1]`` is a run of eight ranks; ``pages`` has the HTML file of each run.
     window = visit(file_home(pages[RUNS[1]]), dark=True).open("")
     window.page.emulate_media(media="print")
     assert window.page.locator("figure.chart .drawing svg:visible").count() >= 1

@@ -32,6 +32,8 @@ def runs(tmp_path_factory):
 
     ``REPEATS`` runs for each of ``DEVICES`` in each precision, a failed one, and runs of two and of
     eight ranks.
+
+    There are three devices, and four runs of each in bf16 and in TF32.
     """
     folder = tmp_path_factory.mktemp("store") / "runs"
     folder.mkdir()
@@ -79,6 +81,12 @@ def wait_for_rows(window, count):
 )
 @pytest.mark.parametrize("name", PAGES)
 def test_axe_finds_no_accessibility_violation(open_page, name, dark, lang):
+    """No page of the site, light or dark, hinders people with disabilities.
+
+    ``PAGES`` has the address of each kind of page: the list of runs, a case, a run, a failed run
+    and two comparisons. Pages in Chinese have addresses below /zh; ``CJK`` finds a Chinese
+    character. ``nightly`` marks tests that are run at night only.
+    """
     window = open_page(PAGES[name] if lang == "en" else f"/{lang}{PAGES[name]}", dark=dark)
     assert window.list_barriers() == []
     assert window.page.locator("html").get_attribute("lang").startswith(lang)
@@ -95,6 +103,11 @@ def test_pages_fit_every_width(open_page, name):
 
 
 def test_filters_are_part_of_the_address_and_can_be_cleared(site, open_page):
+    """Filters chosen on the page become a query of its address, which filters it again.
+
+    ``DEVICES[1]`` is an H100; of each device there are ``REPEATS`` runs, 4, in each precision.
+    ``find_visible_rows`` finds the rows of the list that are shown.
+    """
     window = open_page("/")
     num_all_runs = find_visible_rows(window).count()
     window.page.select_option("select[name=precision]", "bf16")
@@ -132,6 +145,8 @@ def test_filter_without_matches_explains_why(open_page):
     # Filters that match nothing: values out of range, a column that does not exist, a text where a
     # number is needed, a value that no run has.
     assert filter_rows("p_core>5000000") == 0
+    # p_core is a run's throughput. In ``write_runs`` it is 400 + 1 for the first run of the first
+    # device in TF32; 2,048 is that of the run of eight ranks, 8,192 samples in 4 s.
     # The slowest and the fastest of the made-up runs.
     assert "p_core is between 401 and 2,048 samples/s" in why.inner_text()
     assert filter_rows("p_corr>5000") == 0

@@ -71,6 +71,8 @@ def run(idle_cluster, start_run, tmp_path):
     """Return a function that starts ``trainmark run`` on both nodes; ``keys``: for sbatch."""
 
     def start(*args, case="faulty", **keys):
+        # ``TWO_NODES``: the words for the launcher slurm with two nodes of a rank each. The case
+        # ``faulty`` plants a fault that its argument ``fault`` names.
         return start_run(
             *args, *TWO_NODES, "--cluster", str(write_cluster_file(tmp_path, **keys)), case=case
         )
@@ -148,6 +150,13 @@ def test_killed_rank_is_recorded_with_its_signal(run, fifo):
 
 @pytest.mark.nightly
 def test_ctrl_c_cancels_the_job_and_ends_its_processes(run, idle_cluster, fifo):
+    """SIGINT to the program cancels its job of Slurm.
+
+    The case is ``faulty``: with ``fault=wait`` rank 1 writes to the pipe ``fifo`` and waits to be
+    killed. ``interrupt_and_check_run`` then sends SIGINT and checks that the record's status is
+    "interrupted". ``NODES`` are the names of the two nodes; ``list_tasks`` lists the processes of a
+    node's jobs.
+    """
     process, run_dir = run("fault=wait", "fault_rank=1")
     interrupt_and_check_run(process, run_dir, fifo)
     assert read_job_states(run_dir)[-1]["phase"] == "lost"  # as any job that is cancelled
@@ -158,6 +167,12 @@ def test_ctrl_c_cancels_the_job_and_ends_its_processes(run, idle_cluster, fifo):
 
 @pytest.mark.nightly
 def test_a_detached_job_is_cancelled_later(idle_cluster, trainmark, tmp_path, fifo):
+    """With --detach the program ends once the job is submitted; another call cancels it.
+
+    ``TWO_NODES``: the words for the launcher slurm with two nodes of a rank each. With
+    ``fault=wait`` rank 1 of the case ``faulty`` writes to the pipe ``fifo`` and waits to be killed.
+    ``trainmark`` runs the program in ``tmp_path`` until it ends.
+    """
     args = ("run", "faulty", "fault=wait", "fault_rank=1", *TWO_NODES)
     submitted = trainmark(
         *args, "--cluster", str(write_cluster_file(tmp_path)), "--out", "run", "--detach"

@@ -97,6 +97,12 @@ def test_distilbert_trains_on_two_hosts(run, hosts):
 
 @pytest.mark.nightly
 def test_ctrl_c_ends_all_nodes(run, fifo):
+    """SIGINT to the program ends the ranks on both hosts.
+
+    The case is ``faulty``: with ``fault=wait`` rank 1 writes to the pipe ``fifo`` and waits to be
+    killed. ``interrupt_and_check_run`` then sends SIGINT and checks that the record's status is
+    "interrupted".
+    """
     process, run_dir = run("fault=wait", "fault_rank=1")
     interrupt_and_check_run(process, run_dir, fifo)
     assert list_processes_left(run_dir) == []
@@ -104,6 +110,11 @@ def test_ctrl_c_ends_all_nodes(run, fifo):
 
 @pytest.mark.nightly
 def test_lost_connection_ends_both_sides_and_names_the_node(run, hosts, fifo):
+    """If the link to a host fails, the run fails, and the ranks there end by themselves.
+
+    There are two hosts with a rank each. With ``fault=wait`` rank 0 of the case ``faulty`` writes
+    to the pipe ``fifo`` and waits to be killed, so that the run is under way.
+    """
     process, run_dir = run("fault=wait", "fault_rank=0")
     wait_for_fault(fifo)
     hosts.set_link(1, "down")
@@ -127,6 +138,11 @@ def test_lost_connection_ends_both_sides_and_names_the_node(run, hosts, fifo):
 
 @pytest.mark.nightly
 def test_nodes_end_if_their_launcher_is_killed(run, hosts, fifo):
+    """Ranks on both hosts end if the program is killed that started them.
+
+    With ``fault=wait`` rank 1 of the case ``faulty`` writes to the pipe ``fifo`` and waits to be
+    killed. ``list_processes_left`` lists the processes of the run on all hosts.
+    """
     process, run_dir = run("fault=wait", "fault_rank=1")
     wait_for_fault(fifo)
     process.kill()

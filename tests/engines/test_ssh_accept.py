@@ -77,6 +77,8 @@ def test_hung_host_is_named_and_the_others_measure_all_their_pairs(hosts, tmp_pa
         stderr=subprocess.STDOUT,
         text=True,
     )
+    # ``HUNG`` is 2, the number of one of the four hosts. Its agent, the process that measures
+    # there, is stopped by a signal.
     hung_agent = stop_agent(HUNG)
     try:
         printed, _ = process.communicate()

@@ -79,6 +79,7 @@ def test_sparse_hole_in_a_file_is_one_malformed_line_not_held_in_memory(
 def test_hole_in_a_file_is_an_error_where_every_line_must_be_an_event(tmp_path: Path) -> None:
     path = tmp_path / "events.jsonl"
     EventWriter(path, FakeClock()).emit("end")
+    # ``MAX_LINE_BYTES``, 64 MiB, is the longest line that is read: the zeros have twice as many.
     os.truncate(path, path.stat().st_size + 2 * MAX_LINE_BYTES)  # zeros, as a crash leaves them
     events = iterate_events(path)
     number, event = next(events)
@@ -132,6 +133,7 @@ def test_line_that_is_not_an_event_is_refused(line: bytes, what: str) -> None:
 
 
 def test_a_window_has_an_entry_for_each_step() -> None:
+    # A window of 9 ns with two steps; ``make_window`` has as many waits (0) and losses (1.0).
     window_event = make_window(0, 9, step_ns=[4, 5], samples=[1, 1])
     assert read_event(json.dumps(window_event).encode()).step_ns == [4, 5]
     # One entry for two steps, none, and a negative time.
@@ -165,6 +167,7 @@ def test_tail_skips_sparse_holes_and_lines_that_are_not_events(tmp_path: Path) -
     path.write_bytes(b'not json\n{"event":"unknown","t_ns":1}\n' + good)
     tail = EventTail(path)
     assert [event.t_ns for event in tail.read_new()] == [3]
+    # ``MAX_LINE_BYTES``, 64 MiB, is the longest line that is read: the hole has twice as many.
     os.truncate(path, path.stat().st_size + 2 * MAX_LINE_BYTES)  # a hole of zeros
     with path.open("ab") as file:
         file.write(b"\n" + good)

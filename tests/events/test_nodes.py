@@ -20,6 +20,9 @@ UNIX = 1_000_000_000_000_000_000
 def make_rank(offset_ns: int, skew_ns: int = 0, *, synced: bool = True) -> list[dict[str, Any]]:
     """Return a rank's events on a clock that shows ``offset_ns`` more.
 
+    ``rank_events`` are those of a rank that starts at 1 s and ends at 12 s; ``S`` is a second in
+    ns. ``UNIX`` is the wall clock's time when the run is launched, at 0 s: a round number.
+
     Args:
         skew_ns: how much the node's wall clock is ahead.
         synced: whether there is the event that all ranks emit at the same moment.
@@ -41,6 +44,8 @@ def make_node_events(
 ) -> list[Any]:
     """Return the events of a node: its launch, ``more`` events, and its end.
 
+    ``UNIX`` is the wall clock's time at the launch, a round number; ``S`` is a second in ns.
+
     Args:
         offset_ns: how much more the node's monotonic clock shows.
         skew_ns: how much the node's wall clock is ahead.
@@ -56,6 +61,12 @@ def make_exit(t_ns: int, **fields: Any) -> dict[str, Any]:
 
 
 def test_node_times_are_converted_to_the_clock_of_the_first_node(tmp_path: Path) -> None:
+    """Clocks are compared at the event that all ranks emit at the same moment, at 3 s.
+
+    ``S`` is a second in ns. ``make_rank`` and ``make_node_events`` return the usual events of a
+    rank (start 1 s, end 12 s) and of a node on a clock that shows ``offset`` more. ``make_exit``:
+    the node's ranks have ended.
+    """
     offset, skew = 5_000 * S, 7 * S  # a clock of another machine, its wall clock 7 s ahead
     run = write_run(tmp_path / "run", [launch_event(99 * S)], make_rank(0), make_rank(offset, skew))
     write_events(run / "events.node0.jsonl", make_node_events(0, make_exit(12 * S)))
@@ -77,6 +88,11 @@ def test_node_times_are_converted_to_the_clock_of_the_first_node(tmp_path: Path)
 
 
 def test_without_a_shared_event_wall_clocks_are_used(tmp_path: Path) -> None:
+    """Without the event of all ranks, clocks are compared by the wall time of the launch.
+
+    ``UNIX`` is the wall time at which node 0 was launched, at 0 s of its clock; ``S`` is a second
+    in ns. ``make_rank`` returns the events of a rank on a clock that shows ``offset`` more.
+    """
     offset = 5_000 * S
     run = write_run(
         tmp_path / "run",
@@ -94,6 +110,9 @@ def test_without_a_shared_event_wall_clocks_are_used(tmp_path: Path) -> None:
 
 
 def test_failures_of_all_nodes_belong_to_the_launch(tmp_path: Path) -> None:
+    # ``S`` is a second in ns. ``make_exit`` is the event by which a node reports that its ranks
+    # have ended, ``make_node_events`` that of its launch, these events, and that of its end.
+    # ``others_cpu_share``: the share of the processor that other programs took meanwhile.
     run = write_run(tmp_path / "run", [launch_event()], make_rank(0), make_rank(0))
     failure = {"rank": 1, "exit_code": -9, "t_ns": 10 * S}
     signal_stop = make_event("stop", 9 * S, reason="signal", signal="SIGTERM")
@@ -145,6 +164,8 @@ def test_node_with_lost_events_is_named_and_shifts_no_clock(tmp_path: Path) -> N
 
 def test_stop_of_the_launcher_is_not_compared_across_clocks(tmp_path: Path) -> None:
     # The launcher stopped a run none of whose nodes wrote an event; its clock shows 10 ** 18 more.
+    # ``S`` is a second in ns. ``rank_events`` are the usual events of a rank; the last one is its
+    # end.
     stop = make_event("stop", 10**18 + 9 * S, reason="timeout", timeout_s=9.0, stacks=[])
     unfinished = rank_events()[:-1]  # without its end
     run = write_run(tmp_path / "run", [launch_event(10**18), stop], unfinished, unfinished)
