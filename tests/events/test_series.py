@@ -42,6 +42,7 @@ def select_points(
 
 
 def test_devices_and_host_have_series_over_time(tmp_path: Path) -> None:
+    # The host reports two values at 2 s and 4 s; ``GIB`` is a GiB in bytes.
     values = {"utilization_percent": 25.0, "memory_used_bytes": 8 * GIB}
     lines = [
         make_start_line(0, 1),
@@ -67,6 +68,12 @@ def test_devices_and_host_have_series_over_time(tmp_path: Path) -> None:
 
 
 def test_long_series_keep_their_extremes(tmp_path: Path) -> None:
+    """A line of a chart has fewer points than were read, but the highest and lowest ones.
+
+    1,200 readings, one each 10 ms, become at most 200 points (``MAX_LINE_POINTS``).
+    ``make_busy_device`` is the reading of a device, ``write_sampled_run`` writes a run with these
+    readings.
+    """
     times = [number / 100 for number in range(1200)]
     lines = [
         make_devices_line(
@@ -90,6 +97,10 @@ def test_long_series_keep_their_extremes(tmp_path: Path) -> None:
 
 
 def test_many_devices_share_one_series(tmp_path: Path) -> None:
+    """Of more than eight devices, three lines are drawn in place of one for each.
+
+    ``MAX_LINES`` is 8, so that there are nine devices; ``TIMES_S`` are the seconds of the readings.
+    """
     world = series.MAX_LINES + 1
     lines = [
         make_devices_line(
@@ -122,6 +133,8 @@ def shift_event(event: dict[str, Any], by_s: float) -> dict[str, Any]:
 
 def write_run_of_two_nodes(tmp_path: Path) -> Path:
     """Write a run of two nodes with a rank each; the clock of node 1 shows 1,000 s more."""
+    # ``GOLDEN`` is the folder with a plan of a run on one node, ``rank_events`` the usual events of
+    # a rank (1 s to 12 s), ``S`` a second in ns. Cards draw 100 W and 101 W by their node's number.
     folder = write_run(tmp_path / "run", [launch_event()])
     plan = json.loads((GOLDEN / "plan_toy.json").read_text(encoding="utf-8"))
     plan |= {"nnodes": 2, "nproc": 1, "launcher": "slurm", "labels": [], "sample_every_s": 1.0}
@@ -145,6 +158,11 @@ def write_run_of_two_nodes(tmp_path: Path) -> Path:
 
 
 def test_series_of_several_machines_share_one_clock(tmp_path: Path) -> None:
+    """Readings of node 1, whose clock shows 1,000 s more, have times of the first clock.
+
+    In ``write_run_of_two_nodes`` the card of rank 0 draws 100 W and that of rank 1 draws 101 W at
+    each of ``TIMES_S``, the seconds after the launch at which devices are read.
+    """
     series = read_series(write_run_of_two_nodes(tmp_path))
     for rank in ("0", "1"):
         assert select_points(series, "power_w", rank) == [

@@ -53,7 +53,11 @@ def compute_nearest_mean(interval: tuple[int, int], inside: Sequence[tuple[int, 
 def test_mean_weighs_each_moment_by_its_nearest_reading(
     times: list[int], values: list[int], interval: tuple[int, int]
 ) -> None:
-    """``times`` are sorted and different; some may be outside of the interval."""
+    """``times`` are sorted and different; some may be outside of the interval.
+
+    ``TIMES`` are 1 to 20 integers from -50 to 150, ``VALUES`` 20 integers. ``compute_nearest_mean``
+    is the same mean in exact fractions.
+    """
     readings = list(zip(times, values, strict=False))  # there are more values than times
     inside = [(t, value) for t, value in readings if interval[0] <= t <= interval[1]]
     computed_mean = summarize_readings(interval, readings)
@@ -107,7 +111,11 @@ def interpolate_counter(
 def test_a_counter_is_interpolated_at_both_edges(
     times: list[int], increments: list[int], edges: tuple[int, int]
 ) -> None:
-    """``times`` are sorted; at each the counter is higher by an increment. ``edges``: interval."""
+    """``times`` are sorted; at each the counter is higher by an increment. ``edges``: interval.
+
+    ``TIMES`` are 1 to 20 integers from -50 to 150, in seconds. More than a tenth of the interval
+    may not be interpolated: the program then gives no energy.
+    """
     values = np.cumsum(increments)[: len(times)].tolist()
     difference = interpolate_counter(edges, list(zip(times, values, strict=True)))
     if times[0] > edges[0] or times[-1] < edges[1]:  # no reading before or after the interval

@@ -128,6 +128,13 @@ def uneven_run(tmp_path: Path) -> RunTimeline:
 
 
 def test_two_uneven_ranks_give_exact_figures(uneven_run: RunTimeline) -> None:
+    """All figures of a run of two ranks equal those computed by hand from its events.
+
+    ``make_uneven_ranks`` has the events. Windows end at 6, 8 and 12.5 s on rank 0 and at 6, 8 and
+    13 s on rank 1, and the last one is measured; evaluation takes 2 s. ``FIGURES`` has the unit of
+    each figure; 989e12 FLOP/s is the published bf16 peak of the device, an H100. FLOPs are 2e14 on
+    each rank in the last window, which takes 4.5 s on the slower one; tokens are ten a sample.
+    """
     figures = compute_figures(measure(uneven_run, precision="bf16", warmup_steps=3))
     values = {name: figure.value for name, figure in figures.items()}
     # Figures of telemetry, which this run does not have.
@@ -198,6 +205,8 @@ def test_two_uneven_ranks_give_exact_figures(uneven_run: RunTimeline) -> None:
 def test_memory_is_the_highest_reading(
     tmp_path: Path, readings: list[int | None], of_result: int | None, highest: int | None
 ) -> None:
+    # ``readings`` are bytes used at the end of each of three windows, ``of_result`` those at the
+    # end of the run; None: not known. ``S`` is a second in ns.
     ranks = [
         [
             make_event("start", 0, pid=1),
@@ -318,7 +327,11 @@ def test_two_uneven_ranks_give_an_exact_series_and_spans(uneven_run: RunTimeline
 def compute_run_figures(
     tmp_path: Path, ranks: list[list[dict[str, Any]]], world_size: int = 2, **more: Any
 ) -> Any:
-    """Write and read the run of these ranks, of ``world_size`` in all; return its figures."""
+    """Write and read the run of these ranks, of ``world_size`` in all; return its figures.
+
+    ``measure`` joins the run with a plan of a device whose precision is bf16 and whose first three
+    steps are not measured.
+    """
     timeline = read_run(write_run(tmp_path / "run", [launch_event()], *ranks), world_size)
     return compute_figures(measure(timeline, precision="bf16", warmup_steps=3, **more))
 
@@ -327,6 +340,7 @@ def test_figure_names_are_always_the_same_and_null_has_a_reason(tmp_path: Path) 
     figures_without_events = compute_run_figures(tmp_path, [])
     assert set(figures_without_events) < set(FIGURES)  # others belong to single cases
     assert all(figure.value is None and figure.reason for figure in figures_without_events.values())
+    # ``make_uneven_ranks`` has the events of two ranks; the first five end with the warm-up.
     whole_run = make_uneven_ranks()
     run_without_flops = make_uneven_ranks(flops=None)
     run_that_ended_early = [rank[:5] for rank in make_uneven_ranks()]
@@ -339,6 +353,8 @@ def test_figure_names_are_always_the_same_and_null_has_a_reason(tmp_path: Path) 
 
 
 def test_mfu_of_an_unknown_product_is_null(tmp_path: Path) -> None:
+    # Two devices trained 2e14 FLOPs each in a measured window of 4.5 s, and each multiplies
+    # matrices at 4e14 FLOP/s; see ``make_uneven_ranks`` and ``make_facts``.
     figures = compute_run_figures(tmp_path, make_uneven_ranks(product="NVIDIA H100 80GB HBM3e"))
     assert figures["MFU"].value is None
     assert figures["MFU"].reason == message(
@@ -350,6 +366,8 @@ def test_mfu_of_an_unknown_product_is_null(tmp_path: Path) -> None:
 
 
 def test_run_without_measured_steps_gives_the_reason(tmp_path: Path) -> None:
+    # Windows of the phase "train" are the measured ones; those of compiling and warming up stay,
+    # with 3 steps. Training lasts 13 s on the rank that takes longest.
     figures = compute_run_figures(
         tmp_path,
         [
@@ -363,6 +381,8 @@ def test_run_without_measured_steps_gives_the_reason(tmp_path: Path) -> None:
 
 
 def test_rank_without_events_makes_throughputs_null(tmp_path: Path) -> None:
+    # ``make_uneven_ranks`` has the events of two ranks. The run had two, but only the first left
+    # events, so the time of the slower one is not known.
     figures = compute_run_figures(tmp_path, make_uneven_ranks()[:1])  # one of two
     for name in ("train_time", "p_whole", "p_train", "p_core", "token/p/s"):
         assert figures[name].reason == message("no_train_time")
@@ -371,6 +391,8 @@ def test_rank_without_events_makes_throughputs_null(tmp_path: Path) -> None:
 
 
 def test_events_of_a_killed_rank_are_used(tmp_path: Path) -> None:
+    # Rank 0 trains 4 samples in each of 5 steps, rank 1 three. ``S`` is a second in ns. Without
+    # rank 1 the last steps take as long as on rank 0: 2 s and 1.5 s.
     ranks = make_uneven_ranks()
     ranks[1] = ranks[1][:5]  # up to its warm-up window, which ended at 8 s
     timeline = read_run(write_run(tmp_path / "run", [launch_event()], *ranks), 2)
@@ -385,6 +407,8 @@ def test_events_of_a_killed_rank_are_used(tmp_path: Path) -> None:
 
 def test_time_until_the_end_seen_by_the_launcher_is_a_span(tmp_path: Path) -> None:
     # One rank's events just end; the other one reports an error.
+    # ``S`` is a second in ns. The launcher stopped the run at 20 s. ``EXCEPTION_MESSAGE`` is any
+    # message of an error. A rank's time counts from the launch, at 0 s.
     cut_off = [make_event("start", S, pid=1), make_span("init", S, 3 * S)]
     raised = [
         make_event("start", S, pid=2),

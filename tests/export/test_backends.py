@@ -77,7 +77,10 @@ def follow(run_dir: Path, *args: str, code: int = 0, **variables: str) -> str:
 
 
 def list_expected(run_dir: Path) -> Values:
-    """Return everything that a backend must have."""
+    """Return everything that a backend must have.
+
+    ``Values`` has the value and the time of each series and number, such as train/loss and step 3.
+    """
     reader = RunReader(read_plan(run_dir), run_dir)
     # Points are values at a number (a step or a reading) and a time.
     points = [point for part in reader.iterate_new() for point in part]
@@ -108,6 +111,13 @@ def assert_same(exported: Values, expected: Values, *, time_within_s: float) -> 
 
 
 def test_tensorboard_has_all_values_of_the_run(run_dir: Path, tmp_path: Path) -> None:
+    """TensorBoard itself reads all values of the run, each once, from two folders.
+
+    ``MISSING`` is the reason why the test is skipped where TensorBoard is not installed.
+    ``run_dir`` is a run of 16 steps. ``follow`` calls the program with these targets: the usual
+    folder in the run, and one that is named, which gets a subfolder of the run's id.
+    ``list_expected`` has what the program read in the run.
+    """
     pytest.importorskip("tensorboard", reason=MISSING)
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
@@ -137,6 +147,12 @@ def test_tensorboard_has_all_values_of_the_run(run_dir: Path, tmp_path: Path) ->
 
 
 def test_mlflow_database_has_all_values_of_the_run(run_dir: Path, tmp_path: Path) -> None:
+    """A database of MLflow has all values of the run, each once, its settings and status.
+
+    ``MISSING`` is the reason why the test is skipped where a package is not installed. ``run_dir``
+    is a run of 16 steps of the case toy in fp32. ``follow`` calls the program with the target,
+    ``list_expected`` has what the program read in the run. MLflow keeps times in ms.
+    """
     for package in ("mlflow", "alembic", "sqlalchemy"):
         pytest.importorskip(package, reason=MISSING)
     target = f"mlflow=sqlite:///{tmp_path / 'mlflow.db'}"
@@ -209,6 +225,12 @@ def read_wandb_file(path: Path) -> Iterator[bytes]:
 
 
 def test_wandb_offline_run_has_all_values(run_dir: Path, tmp_path: Path) -> None:
+    """The file of W&B has all values of the run, each once, and not the name of the machine.
+
+    ``MISSING`` is the reason why the test is skipped where W&B is not installed. ``run_dir`` is a
+    run of 16 steps. ``follow`` calls the program with the target: the project "speed".
+    ``list_expected`` has what the program read in the run.
+    """
     pytest.importorskip("wandb", reason=MISSING)
     from wandb.proto import wandb_internal_pb2
 
@@ -249,6 +271,8 @@ def test_openmetrics_file_has_the_final_values(run_dir: Path, tmp_path: Path) ->
     from prometheus_client.openmetrics import parser as openmetrics
     from prometheus_client.parser import text_string_to_metric_families
 
+    # ``run_dir`` is a run of 16 steps with a loss of 0.25 at last; its two cards were last read at
+    # 9 s. ``follow`` calls the program with two targets: the file of the run, and a folder.
     collected = tmp_path / "collected"
     collected.mkdir()
     for _ in range(2):  # following again replaces the file

@@ -46,6 +46,13 @@ def run_dir(tmp_path: Path) -> Path:
 
 
 def test_each_poll_exports_new_points_and_the_end_exports_the_result(tmp_path: Path) -> None:
+    """A followed run is exported as its files grow, its result at the end.
+
+    ``KeptRun`` is a backend that keeps what it gets; ``make_followed_run`` follows the run for it,
+    with the destination "team/project". ``write_part`` copies the first lines of each event file.
+    The events of a rank have a window of 1 step in line 7, of 2 in line 8 and of 13 in line 9: 16
+    steps.
+    """
     source = write_sampled_run(tmp_path / "source", telemetry=None)
     run_dir = tmp_path / "run"
     run_dir.mkdir()
@@ -71,6 +78,11 @@ def test_each_poll_exports_new_points_and_the_end_exports_the_result(tmp_path: P
 
 
 def test_after_a_fault_the_run_is_exported_again_from_its_start(run_dir: Path) -> None:
+    """After a fault a backend is opened again, but not before ``RETRY_S``, 10 s, have passed.
+
+    ``KeptRun`` is a backend whose calls raise ``fault``, and which counts how often it was opened.
+    ``run_dir`` is a run of 16 steps that has ended.
+    """
     backend, clock = KeptRun(fault=ConnectionError("refused.")), Seconds()
     followed = make_followed_run(run_dir, backend, clock)
     followed.poll()
@@ -134,6 +146,12 @@ def test_run_that_never_started_opens_no_target(tmp_path: Path) -> None:
 def test_running_runs_are_followed_until_they_end(
     tmp_path: Path, run_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """A run that has ended is done first; one that is running, once it has ended.
+
+    ``KeptRun`` is a backend that keeps what it gets, ``TARGET`` names a backend and its
+    destination. ``run_dir`` is a run of 16 steps that has ended. ``rank[:WARMUP_WINDOW]`` are the
+    events of a rank up to its warm-up; ``wait`` is called for each pause between two polls.
+    """
     backend = KeptRun()
     monkeypatch.setattr(following_module, "load_backend", lambda _: backend.open)
     # A run whose events end before its warm-up, and the whole of it.

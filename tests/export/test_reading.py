@@ -59,6 +59,10 @@ def change_plan(run_dir: Path, **changes: Any) -> None:
 
 
 def test_exported_steps_equal_those_of_the_record(tmp_path: Path) -> None:
+    # ``WARMUP_WINDOW`` and ``MEASURED_WINDOW`` are the indexes of the windows of 2 and of 13 steps
+    # in the events of a rank. ``S`` is a second in ns, ``TICK`` an eighth of it, the time of a
+    # measured step. ``UNIX_NS`` is the time of the launch, at 0 s. Each step has 64 samples on each
+    # of two ranks.
     ranks = make_ranks_with_devices(2)
     # 16 steps on each rank; rank 1 differs in a step's time and in 13 losses.
     ranks[1][WARMUP_WINDOW]["step_ns"] = [S // 4, S // 2]
@@ -109,6 +113,8 @@ def test_values_of_a_window_are_at_its_last_step(tmp_path: Path) -> None:
 
 
 def test_memory_of_processes_is_added(tmp_path: Path) -> None:
+    # ``MEASURED_WINDOW`` is the index of the last window in ``rank_events``, the events of a rank;
+    # ``GIB`` is a GiB in bytes.
     # Ranks that report the memory of their process, not of a device.
     ranks = [rank_events(), rank_events()]
     ranks[0][MEASURED_WINDOW]["used_bytes"], ranks[1][MEASURED_WINDOW]["used_bytes"] = GIB, 2 * GIB
@@ -117,6 +123,7 @@ def test_memory_of_processes_is_added(tmp_path: Path) -> None:
 
 
 def test_unknown_values_have_no_series(tmp_path: Path) -> None:
+    # ``MEASURED_WINDOW`` is the index of the last window in the events of a rank.
     ranks = make_ranks_with_devices(1)
     # No tokens (0: the case has none), FLOPs and memory.
     ranks[0][MEASURED_WINDOW] |= {"tokens": 0, "model_flops": None, "used_bytes": None}
@@ -133,6 +140,7 @@ def test_unknown_values_have_no_series(tmp_path: Path) -> None:
 
 
 def test_nan_loss_is_exported(tmp_path: Path) -> None:
+    # ``MEASURED_WINDOW`` is the index of the last window, of 13 steps, in the events of a rank.
     ranks = make_ranks_with_devices(1)
     ranks[0][MEASURED_WINDOW]["loss"] = [0.25] * 12 + [None]  # events cannot hold NaN
     last = select_points(
@@ -142,6 +150,9 @@ def test_nan_loss_is_exported(tmp_path: Path) -> None:
 
 
 def test_evaluations_have_the_case_metric_details_and_parts(tmp_path: Path) -> None:
+    # ``EVALUATION`` is the index of the evaluation in the events of a rank: from 10 to 11 s, with
+    # 1,000 samples and the accuracy 0.9375. ``UNIX_NS`` is the time of the launch, ``S`` a second
+    # in ns.
     ranks = make_ranks_with_devices(2)
     for rank in ranks:
         rank[EVALUATION] |= {
