@@ -109,7 +109,7 @@ def test_csv_with_byte_order_mark_crlf_and_separators_keeps_its_rows(tmp_path):
 def test_scores_with_a_reused_prefix_equal_scores_of_single_prompts(model, tokenizer, mmlu):
     # ``mmlu``: four subjects of nine questions, so 36 prompts; each has the subject's five examples
     # before its question. The plan puts prompts with the same beginning, their prefix, into a
-    # group. ``batch_tokens``: how many tokens of questions a forward pass takes.
+    # group. ``batch_tokens``: at most so many tokens of questions in a forward pass.
     plan = plan_scoring(tokenizer, mmlu, max_length=2048)
     # The expected scores do not reuse the common prefix: each prompt goes through the model alone.
     with pytest.MonkeyPatch.context() as patch:
