@@ -135,6 +135,11 @@ def test_passage_is_shortened_by_the_length_of_each_candidate(tmp_path):
 
 
 def test_question_longer_than_a_sequence_is_refused_with_the_length_it_needs(tmp_path):
+    """A passage may be shortened, a question may not: it needs a sequence of some length.
+
+    6 tokens are too few for the folder's only question. The error states the least length that is
+    enough; the test reads this number from it, and checks that one token less is refused.
+    """
     folder = write_folder(tmp_path)
     fault = read_fault(folder, replace(RECIPE, seq_length=6))
     assert "seq_length=6;" in fault
@@ -145,6 +150,10 @@ def test_question_longer_than_a_sequence_is_refused_with_the_length_it_needs(tmp
 
 
 def test_training_sample_has_one_right_answer_and_drawn_wrong_entities(tmp_path):
+    """The passage has five entities and two questions, whose right answers are listed.
+
+    ``make_question()`` without answers has "Anna Berg" as its only one.
+    """
     two_answers = make_question("@placeholder was born", "Anna Berg", "Rome")
     # The second entity "Rome" is no further candidate.
     passage = make_line(
@@ -153,7 +162,8 @@ def test_training_sample_has_one_right_answer_and_drawn_wrong_entities(tmp_path)
     examples = data.load(write_folder(tmp_path, [passage]), RECIPE).train
     assert examples.num_choices.tolist() == [3, 3, 3]
     # A question with two right answers makes two samples. Wrong candidates are drawn only if
-    # there are more than two (``max_wrong_choices``), as for the first question.
+    # there are more than two (``max_wrong_choices``), as for the first question. The generator of
+    # the draws starts from ``DRAW_SEED``; the test repeats its only draw.
     draw, expected = random.Random(DRAW_SEED), []
     wrong = ["boris ##ov", "cole", "rome"]
     draw.shuffle(wrong)
@@ -200,6 +210,10 @@ def test_text_of_a_special_token_adds_no_second_mask(tmp_path):
 
 
 def test_the_check_counts_samples_and_names_the_content(tmp_path):
+    """The facts of a folder are the numbers of its samples and an id of its content.
+
+    Each line holds a passage; ``make_line()`` has one question with one right answer.
+    """
     two_answers = make_question("@placeholder was born", "Anna Berg", "Rome")
     write_folder(
         tmp_path, [make_line(two_answers), make_line()], [make_line(two_answers, make_question())]
@@ -207,8 +221,9 @@ def test_the_check_counts_samples_and_names_the_content(tmp_path):
     facts = data.check(tmp_path, RECIPE)
     # Training has a sample for each right answer, evaluation for each question.
     assert (facts.train_samples, facts.eval_samples, facts.layout) == (3, 2, "jsonl")
-    assert not facts.quality_comparable
+    assert not facts.quality_comparable  # ``RECIPE`` starts from random weights
     assert facts == data.check(tmp_path, RECIPE)
+    # The text of one question changes, and with it the id.
     write_folder(
         tmp_path,
         [make_line(two_answers), make_line()],

@@ -65,6 +65,11 @@ def assert_same_batches(first_examples, second_examples):
 
 @pytest.mark.parametrize("storage", [{}, {"chunks": (4,), "compression": "gzip"}])
 def test_text_and_hdf5_files_give_equal_batches(tmp_path, splits, storage):
+    """``splits`` has generated samples that were read from text; here they are written as HDF5.
+
+    Reading these files must give the same batches. ``storage`` are options of h5py: none, or arrays
+    in compressed pieces of four numbers.
+    """
     content = data.load(write_download(tmp_path / "raw", splits, **storage), RECIPE)
     assert_same_batches(content.train, splits.train)
     assert_same_batches(content.validation, splits.validation)
@@ -179,6 +184,11 @@ CONTRADICTIONS = {
 
 @pytest.mark.parametrize("kind", CONTRADICTIONS)
 def test_arrays_of_a_file_that_contradict_each_other_are_refused(folder, kind):
+    """``CONTRADICTIONS`` holds, by name, changes of one array after which a file is invalid.
+
+    The file stores each matrix sparsely, as three arrays: its numbers (data), their columns
+    (indices), and where each row begins (indptr). The fixture ``folder`` has valid files.
+    """
     name, edit, what = CONTRADICTIONS[kind]  # array, its change, the begin of the error
     data.check(folder, RECIPE)  # valid before; what is cached now must not hide the change
     file = change_array(folder, name, edit)
@@ -253,6 +263,11 @@ def test_prepare_refuses_arrays_that_contradict_each_other(folder, tmp_path, kin
 
 @pytest.mark.parametrize("kind", ["indptr falls", "column outside", "more data than indices"])
 def test_prepare_refuses_to_transpose_a_contradictory_matrix(tmp_path, splits, kind):
+    """A sparse matrix is stored by rows (csr) or by columns (csc), as three arrays.
+
+    They are its numbers (data), for each number its place in the row or column (indices), and where
+    each row or column begins (indptr). ``prepare`` turns csc into csr, which is what a run reads.
+    """
     folder = write_download(tmp_path / "raw", splits, form="csc")
     name, edit, _ = CONTRADICTIONS[kind]  # array, its change, the error of a matrix by rows
     # By columns, an index is a row instead of a column; there are fewer than 10,000 rows.

@@ -83,6 +83,11 @@ def test_accuracy_takes_the_best_of_all_candidates(micro_batch_size: int, trim: 
 
 
 def test_accumulation_trimming_and_checkpointing_train_the_same() -> None:
+    """Three ways to save memory or time must not change what is trained.
+
+    The small model trains two epochs of 22 samples in steps of 8. A step may be accumulated from
+    four micro-batches of 2, have less padding, or compute activations again in the backward pass.
+    """
     reference_training = tiny_glm.train(tiny_glm.new_job())
     for changes in (
         {"micro_batch_size": 2, "grad_accum_steps": 4},
@@ -91,7 +96,8 @@ def test_accumulation_trimming_and_checkpointing_train_the_same() -> None:
     ):
         training = tiny_glm.train(tiny_glm.new_job(**changes))
         assert training["losses"] == pytest.approx(reference_training["losses"], rel=1e-4), changes
-        assert training["samples"] == reference_training["samples"] == [8, 8, 6] * 2  # 22, 2 epochs
+        # Samples of each step: 22 are 8, 8 and the remaining 6, in each of two epochs.
+        assert training["samples"] == reference_training["samples"] == [8, 8, 6] * 2
         assert training["quality"] == reference_training["quality"]
 
 
@@ -110,9 +116,13 @@ def test_grouping_batches_samples_of_similar_size() -> None:
 
 
 def test_learning_rate_rises_and_falls_linearly() -> None:
-    standard = load("glm_superglue").recipes["standard-1x8"]
+    """The factor by which the learning rate is multiplied after so many finished steps."""
+    standard = load("glm_superglue").recipes["standard-1x8"]  # the published recipe for 8 ranks
+    # The start, two steps of the warm-up, the first after it, the middle of the fall, its end, and
+    # any later one.
     steps = (0, 216, 433, 434, 2386, 4338, 10_000)
-    # Warm-up is 10% of 4,338 steps; then the factor falls to the floor of 0.1.
+    # Warm-up is 10% of 4,338 steps: 433.8; then the factor falls linearly from 1 to the floor of
+    # 0.1, that is, by 0.9.
     middle, falling = (1 - 0.9 * (step - 433.8) / (4338 - 433.8) for step in (2386, 434))
     factors = [compute_lr_factor(standard, step) for step in steps]
     assert factors == pytest.approx([0.0, 216 / 433.8, 433 / 433.8, falling, middle, 0.1, 0.1])
@@ -121,6 +131,7 @@ def test_learning_rate_rises_and_falls_linearly() -> None:
         assert [
             compute_lr_factor(published[f"standard-{world}"], step) for step in steps
         ] == factors
+    # Without a warm-up the first step has the full rate; with a floor of 1 it never falls.
     assert compute_lr_factor(GlmRecipe(lr_warmup_fraction=0.0), 0) == 1.0
     assert compute_lr_factor(GlmRecipe(lr_floor=1.0), 4000) == 1.0
 
@@ -194,6 +205,10 @@ def results_of_two_ranks(tmp_path_factory: pytest.TempPathFactory) -> list[list[
 
 @pytest.mark.parametrize("run", range(len(RUNS)))
 def test_two_ranks_train_as_one_rank(results_of_two_ranks: Any, run: int) -> None:
+    """``RUNS`` are changes of the small recipe: other micro-batches; ``run`` is the index of one.
+
+    The fixture has trained each run on two real ranks, and returns the results of both.
+    """
     changes = RUNS[run]
     # One rank with twice the micro-batch has the same steps.
     single_rank = tiny_glm.train(

@@ -39,8 +39,13 @@ def assert_near(actual: Any, expected: Any) -> None:
 
 
 def test_parameter_counts_match_the_model() -> None:
+    """A shape has the sizes of a model, and computes from them how many parameters it has."""
+    # ``SHAPE`` is small, so that the model can be built and its parameters counted.
     assert sum(parameter.numel() for parameter in Glm(SHAPE).parameters()) == SHAPE.parameters
-    large = GlmShape()  # the published model
+    # The published model: 24 layers of width 1,024, and 30,592 tokens. The first number counts all
+    # weights, biases and norms; the others are the weights of matrix products: 12 x 1,024^2 in a
+    # layer and 30,592 x 1,024 in the head.
+    large = GlmShape()
     assert large.parameters == 334_688_256
     assert (large.layer_matmul_weights, large.head_matmul_weights) == (12_582_912, 31_326_208)
 
@@ -85,7 +90,9 @@ def compute_gradients(model: Glm) -> list[torch.Tensor]:
     """Return log-probabilities of two targets and all gradients, with a fixed seed for dropout."""
     inputs = make_sequences(rows=2, length=150)
     torch.manual_seed(8)
-    # Flat positions: one target in each sequence, behind its separator (11, 139).
+    # One target in each of the two sequences, at position 140, behind the separators (11 and 139).
+    # Flat positions count through all sequences of 150 tokens: 140 and 150 + 140. 3 and 5 are the
+    # target tokens, any two.
     target_positions = torch.tensor([140, 290])
     log_probs = model(*inputs, torch.tensor([11, 139]), target_positions, torch.tensor([3, 5]))
     return [log_probs.detach(), *torch.autograd.grad(log_probs.sum(), list(model.parameters()))]

@@ -104,6 +104,11 @@ def test_ids_outside_the_vocabulary_are_refused(folder):
     ],
 )
 def test_a_split_without_a_whole_sample_is_refused(folder, changes, expected_error):
+    """``split`` has the weights by which documents are divided: train, validation and test.
+
+    ``RECIPE`` has "8,1,1" and samples of 4 tokens (``seq_length``). A sample needs one token more,
+    which is the last target: with ``seq_length`` 10 a document of 10 tokens is too short.
+    """
     recipe = replace(RECIPE, **changes)
     error = read_fault(folder, recipe)
     assert f"{expected_error}, which is less than one sample" in error

@@ -85,6 +85,11 @@ CONFIG = GptRecipe(
 
 
 def test_logits_and_gradients_equal_those_of_transformers() -> None:
+    """``CONFIG`` has the sizes of a small GPT with 300 tokens in its vocabulary, without dropout.
+
+    Our token table is padded with further rows to a multiple of 128, that of the library is not: so
+    only the first 300 are compared. Our queries, keys and values are ordered by head.
+    """
     our_model, library_model = build_model(CONFIG, seed=1), make_library_model(CONFIG)
     copy_from_library(our_model, library_model, CONFIG)
     ids = torch.randint(0, CONFIG.vocab_size, (5, CONFIG.seq_length + 1))
