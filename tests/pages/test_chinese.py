@@ -68,6 +68,10 @@ def list_faulty_texts(texts: list[str]) -> list[str]:
 
 
 def test_chinese_texts_follow_one_typographic_rule() -> None:
+    """Chinese has full-width punctuation, and a space between it and Latin letters or numbers.
+
+    ``list_faulty_texts`` returns the texts that break this rule; it ignores texts without Chinese.
+    """
     # ``SOURCE``: the folder of the package, whose texts are in TOML files. ``FOREIGN_TEXTS_FILE``
     # has headers of other people's pages, which are as they print them.
     paths = [path for path in SOURCE.rglob("*.toml") if path.name != FOREIGN_TEXTS_FILE]

@@ -294,6 +294,7 @@ def test_a_device_slower_than_its_siblings_is_doubted(
 
 
 def test_parameters_that_differ_between_ranks_fail_the_run(plan: Plan, tmp_path: Path) -> None:
+    # Two ranks take one step with 8 samples each, 16 together, which changes two parameters.
     ranks = [make_rank_events([8], of_all=[16], changed=["a", "b"]) for _ in range(2)]
     for number, events in enumerate(ranks):
         (parameters,) = [entry for entry in events if entry["event"] == "parameters"]

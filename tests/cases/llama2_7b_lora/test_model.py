@@ -12,6 +12,7 @@ import pytest
 import torch
 from pydantic import ValidationError
 from safetensors.torch import load_file, save_file
+from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import LlamaForCausalLM
 
 from trainmark.cases.llama2_7b_lora.case import TARGETS, LlamaRecipe
@@ -161,6 +162,18 @@ def test_only_adapters_are_trained_and_counted() -> None:
     assert count_lora_parameters(PRESETS["7b"], rank=8, targets=["q_proj", "v_proj"]) == 4_194_304
 
 
+class HostWatch(TorchDispatchMode):
+    """Note the number of elements of the largest tensor that any operation makes on the host."""
+
+    max_elements = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        if isinstance(out, torch.Tensor) and out.device.type == "cpu":
+            self.max_elements = max(self.max_elements, out.numel())
+        return out
+
+
 def test_random_weights_are_never_allocated_on_the_host() -> None:
     """They are made on the device, here torch's meta device, which has no memory at all."""
 
@@ -169,7 +182,10 @@ def test_random_weights_are_never_allocated_on_the_host() -> None:
             return value.to("meta")
 
     recipe = LlamaRecipe(init="random", precision="bf16", weights_dtype="bf16")
-    model = build_model(PRESETS["7b"], recipe, weights=None, device=MetaDevice(threads=1))
+    with HostWatch() as watch:
+        model = build_model(PRESETS["7b"], recipe, weights=None, device=MetaDevice(threads=1))
+    # Adapters are drawn on the host. The smallest frozen matrix has 4,096 x 4,096 elements.
+    assert watch.max_elements < 4096 * 4096
     frozen = [parameter for parameter in model.parameters() if not parameter.requires_grad]
     assert sum(item.numel() for item in frozen) == 6_738_415_616
     assert {item.dtype for item in frozen} == {torch.bfloat16}

@@ -163,7 +163,7 @@ def _refuse_large_tables(
     raise EnvironmentFault(
         f"{rows * row_bytes / GIB:,.2f} GiB of tables do not fit into the memory of {ranks}",
         where=f"{rows:,} rows x {dim} in fp32, {len(cardinalities)} table(s)",
-        rule=f"each rank must hold its tables in {row_budget * row_bytes / GIB:,.2f} GiB",
+        rule=f"the tables of each rank must fit in {row_budget * row_bytes / GIB:,.2f} GiB",
         fix=f"use at least {needed_units:,} {unit}, lower embedding_dim, or "
         "prepare the data with a higher frequency_threshold",
     )

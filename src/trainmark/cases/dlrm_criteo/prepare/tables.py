@@ -104,7 +104,7 @@ def open_database(folder: Path, threads: int) -> Iterator[Any]:
         raise EnvironmentFault(
             f"duckdb: {str(error).splitlines()[0]}",
             where=str(folder),
-            rule=f"the database may use only {limit >> 20} MiB of memory and the space on the disk",
+            rule=f"the database is limited to {limit >> 20} MiB of memory and the free disk space",
             fix="free memory or disk space, or set workers= to a smaller number, and run the "
             "command again; or remove the folder to start over",
         ) from error
