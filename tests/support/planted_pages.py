@@ -311,7 +311,11 @@ KINDS: dict[str, PageMistake] = {
 
 
 def _lower_rate(row: PageRow, times: float) -> PageRow:
-    """Return the row of a run that is ``times`` slower; its time fits its rates."""
+    """Return the row of a run that is ``times`` slower; its time fits its rates.
+
+    ``e2e_time`` is the seconds of the whole run. The rates, in samples per second, are over the
+    whole run (``p_whole``), over training (``p_train``) and over its steps alone (``p_core``).
+    """
     return replace(
         row,
         e2e_time=row.e2e_time * times,
@@ -345,6 +349,9 @@ def iterate_planted_pages() -> Iterator[Planted]:
 
     ``KINDS`` has, by the name of each mistake, on how many pages it is planted (``times``, 55 in
     all), in which row (``world``) and how the row changes. Rows begin in line ``FIRST_LINE``.
+    ``_draw_three_rows`` returns a random workload, a card, and correct rows of the card: on 1 and
+    on 8 devices of one machine, and on two machines with 8 each. The last part of a ``Planted``
+    are lines of the page: a check is right if its finding names one of them.
     """
     rng = random.Random(1123)
     for kind, mistake in KINDS.items():

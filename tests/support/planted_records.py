@@ -150,7 +150,11 @@ EDITS = (
 
 
 def apply(record: dict[str, Any], edit: Edit) -> dict[str, Any]:
-    """Return the record as it is after the edit; its whole numbers stay whole."""
+    """Return the record, a JSON document, as it is after the edit; its whole numbers stay whole.
+
+    ``edit.path`` are keys and indexes of lists, joined by dots, such as ``ranks.0.finished``.
+    ``edit.change`` returns the new value for the old one; None: the key is removed.
+    """
     *parent_keys, last_key = edit.path.split(".")
     place: Any = record
     for parent_key in parent_keys:

@@ -92,7 +92,11 @@ class LanguageRow:
     )
 
     def cells(self) -> tuple[str, ...]:
-        """Return the row as it is printed."""
+        """Return the row as it is printed, in the order of the columns that ``HEAD`` names.
+
+        Rates are in tokens per second, of one device (``tokens_gpu``) and of all (``tokens``);
+        ``mfu`` is in percent of the device's peak, ``memory`` in GiB.
+        """
         return (
             self.model,
             self.device,
@@ -138,7 +142,11 @@ class ImageRow:
     )
 
     def cells(self) -> tuple[str, ...]:
-        """Return the row as it is printed."""
+        """Return the row as it is printed, in the order of the columns that ``HEAD`` names.
+
+        ``per_node`` is the devices of a node, ``batch`` the images of a step on one device,
+        ``rate`` the images per second of all devices, ``hours`` the time of the whole training.
+        """
         return (
             self.model,
             self.device,
@@ -172,7 +180,7 @@ class PairRow:
     )
 
     def cells(self) -> tuple[str, ...]:
-        """Return the row as it is printed."""
+        """Return the row as it is printed; rates are in sequences per second of all devices."""
         return (
             str(self.gpus),
             str(self.batch),
@@ -195,7 +203,7 @@ class SweepRow:
     HEAD = ("Accelerator", "Devices", "Global batch size", "tokens/s/device", "AUC")
 
     def cells(self) -> tuple[str, ...]:
-        """Return the row as it is printed."""
+        """Return the row as it is printed; ``tokens_gpu``: tokens per second of one device."""
         return (
             self.device,
             str(self.gpus),
@@ -225,7 +233,10 @@ class Document(NamedTuple):
 
 
 def format_markdown(title: str, sections: list[Section]) -> Document:
-    """Return the sections as a page in Markdown, with the line of each row."""
+    """Return the sections as a page in Markdown: a heading and a table for each.
+
+    A ``Document`` has the ending of the file's name, its text, and the line of each row.
+    """
     text = [f"# {title}", ""]
     lines = {}  # line of each row, by the section's number and the row's index in the section
     for number, section in enumerate(sections):
@@ -239,7 +250,7 @@ def format_markdown(title: str, sections: list[Section]) -> Document:
 
 
 def format_csv(section: Section) -> Document:
-    """Return one section as CSV."""
+    """Return one section as CSV: the ending of the file's name, its text, the line of each row."""
     table = [section.rows[0].HEAD, *(row.cells() for row in section.rows)]
     # Lines count from 1, and the first one is the head.
     lines = {(0, index): index + 2 for index in range(len(section.rows))}
@@ -354,7 +365,11 @@ def make_pair_sections(rng: random.Random) -> list[Section]:
 
 
 def iterate_correct_documents() -> Iterator[Document]:
-    """Yield files that together have over eighty correct rows."""
+    """Yield files that together have 88 correct rows.
+
+    A page of a language model has 3, as has a file of an image model. A page with two precisions
+    has two tables of 3, and one of a recommender has 4.
+    """
     rng = random.Random(20270101)
     for _ in range(8):
         yield make_language_page(rng)

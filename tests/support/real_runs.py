@@ -33,7 +33,11 @@ def wait_for_end(process: subprocess.Popen[str]) -> tuple[int, str, str]:
 
 
 def read_checked_record(run_dir: Path) -> Record:
-    """Return the record after checking what every ending promises."""
+    """Return the record after checking what every ending promises, also that of a failed run.
+
+    It fits its schema, each file of events (``events.*.jsonl``) can be read, no process of the run
+    is left, and the figures of the record do not contradict each other.
+    """
     document = json.loads((run_dir / "record.json").read_text())
     if jsonschema is not None:
         jsonschema.validate(document, json.loads(describe_schema()))
@@ -58,7 +62,13 @@ def read_job_states(run_dir: Path) -> list[dict[str, Any]]:
 
 
 def interrupt_and_check_run(process: subprocess.Popen[str], run_dir: Path, fifo: Path) -> Record:
-    """Send SIGINT to a program whose faulty rank waits; check and return its record."""
+    """Send SIGINT to a program whose faulty rank waits; check and return its record.
+
+    An interrupted run has exit code 1, and its record names the signal as the cause.
+
+    Args:
+        fifo: a pipe to which the rank writes when it has reached the step in which it waits.
+    """
     wait_for_fault(fifo)
     process.send_signal(signal.SIGINT)
     code, out, err = wait_for_end(process)

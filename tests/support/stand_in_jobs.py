@@ -165,7 +165,11 @@ def train(
 
 
 def load_changed_loop(change: tuple[str, str] | None) -> Any:
-    """Return the module of the measured loop, with a piece of its source changed."""
+    """Return the module of the measured loop, with a piece of its source changed.
+
+    Args:
+        change: the piece, which the source has exactly once, and what replaces it; None: none.
+    """
     from trainmark.rank import loop
 
     if change is None:
@@ -197,11 +201,14 @@ def list_wrong_figures(training: dict[str, Any]) -> list[str]:
     windows = training["windows"]
     step_ns = [ns for window in windows for ns in window["step_ns"]]
     right = {
+        # The loop begins when the device has done the work that was queued before it.
         "start_ns": training["trained"]["start_ns"] == training["queued_before_ns"],
+        # The clock advances by nothing but operations, each of which takes ``OPERATION_NS``.
         "step_ns": step_ns == [count * OPERATION_NS for count in training["operations"]],
         "step_waits": not any(training["synchronizations"]),  # no step waits for the device
         # At both ends of training and at the end of each window.
         "loop_waits": training["waits"].get("synchronize()") == len(windows) + 2,
+        # A mark, by which the device's time is read later, must not make the host wait.
         "mark_waits": "mark()" not in training["waits"],
         "window_ns": all(w["end_ns"] - w["start_ns"] == sum(w["step_ns"]) for w in windows),
     }

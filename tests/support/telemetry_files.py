@@ -79,7 +79,14 @@ def make_busy_device(t_s: float, index: int, **facts: Any) -> dict[str, Any]:
 
 
 def make_device_lines(*indices: int, times_s: Iterable[float] = TIMES_S, **facts: Any) -> list[Any]:
-    """Return readings of busy devices; a fact given as None is not reported."""
+    """Return a line for each of ``times_s``, with a reading of each device of ``indices``.
+
+    The default, ``TIMES_S``, has 11 times from 0 to 12 s, the length of the run: each at which an
+    interval of the run begins or ends, and some between them.
+
+    Args:
+        facts: replace what ``make_busy_device`` returns; None: the fact is not reported.
+    """
     return [
         make_devices_line(t_s, *(make_busy_device(t_s, index, **facts) for index in indices))
         for t_s in times_s

@@ -204,7 +204,11 @@ def write_log(
 
 
 def write_clicks(folder: Path) -> None:
-    """Write the batches of ``make_batches`` as training rows and the same as test rows."""
+    """Write the batches of ``make_batches`` as training rows and the same as test rows.
+
+    They are 9 batches of 24 samples and one of 3. ``CARDINALITIES``: the rows of each table, whose
+    numbers the samples have as their categories.
+    """
     numerical, labels, ids = zip(*make_batches(CARDINALITIES), strict=True)
     rows = (torch.cat(numerical), torch.cat(labels), torch.cat(ids, dim=1))
     write_log(folder, CARDINALITIES, {"train": rows, "test": rows})
@@ -256,6 +260,9 @@ def train_job(folder: Path, *, rank: int = 0, ranks: int = 1) -> dict[str, Any]:
 
 def train_rank(rank: int, clicks: Path, ranks: int) -> tuple[dict[str, Any], dict[str, Any]]:
     """Train with each of ``SPREADS`` that has this rank, then the job; return both results.
+
+    ``SPREADS`` has, by name, how a training is spread: on two or four ranks, with tables that are
+    whole or cut by rows, with any scale of the loss and any dtype of the exchanged numbers.
 
     One start of the ranks serves all trainings, because it takes longer than they do. Ranks that a
     spread does not need, such as two of four, skip it.

@@ -30,6 +30,7 @@ class DrawnExamples(Examples):
     def __init__(
         self, samples: int, *, max_choices: int, seed: int, evaluation: bool = False
     ) -> None:
+        # ``LENGTH``: to how many tokens sequences are padded.
         self.seq_length, self.seed, self.evaluation = LENGTH, seed, evaluation
         # Of each sample, how many candidates it has.
         self.num_choices = np.random.default_rng(seed).integers(1, max_choices + 1, samples)
