@@ -128,6 +128,8 @@ def test_run_that_ended_before_the_first_repeat_has_no_figure_but_a_finding(
 
 
 def test_equal_repeats_are_counted_and_raise_no_finding(measure_replays: Any) -> None:
+    # Two ranks, of which each repeated the same two windows of 4 steps: one that begins at step 4,
+    # the default of ``make_replay``, and one at step 8. Without a difference all repeats are equal.
     measurement = measure_replays(
         [make_replay(), make_replay(first_step=8)], [make_replay(), make_replay(first_step=8)]
     )
@@ -139,8 +141,9 @@ def test_equal_repeats_are_counted_and_raise_no_finding(measure_replays: Any) ->
 
 
 def test_rank_whose_gradient_differs_first_is_named_with_its_node(measure_replays: Any) -> None:
-    # Rank 2 is on node 1, as a node has two ranks. The reduction gives all ranks its wrong
-    # gradient, so their weights differ in the next step.
+    # Four ranks repeated one window each. ``make_replay(d)`` is the event that the repeat first
+    # differed at ``d``. Rank 2 is on node 1, as a node has two ranks. The reduction gives all ranks
+    # its wrong gradient, so their weights differ in the next step.
     follows = Difference(step=7, part="weight", tensor="head")
     measurement = measure_replays(
         [make_replay(follows)],
@@ -159,15 +162,16 @@ def test_rank_whose_gradient_differs_first_is_named_with_its_node(measure_replay
         "nodes": "1",
         "step": 6,
         "place": "gradient layer.1",
-        "windows": 1,
-        "of": 1,
+        "windows": 1,  # with a difference
+        "of": 1,  # that were repeated
     }
     assert grade_reasons([message(code, **args)]).grade == "do_not_quote"
 
 
 def test_ranks_that_differ_at_the_same_step_are_all_named(measure_replays: Any) -> None:
     difference = Difference(step=5, part="loss", tensor=None)
-    # Three ranks, two of them on the first node.
+    # Three ranks, two of them on the first node. Each repeated a window, and its loss differed in
+    # step 5 (a loss is no tensor).
     measurement = measure_replays(*[[make_replay(difference)]] * 3)
 
     ((_, args),) = find_findings(measurement)
@@ -185,10 +189,12 @@ def test_nondeterministic_software_blames_no_rank(measure_replays: Any) -> None:
     )
 
     # The difference in the first window is not reported either: the same software may have made it.
+    # Arguments: of 2 repeated windows, 1 has repeats that differ from one another.
     assert find_findings(measurement) == [("replay_not_deterministic", {"windows": 1, "of": 2})]
 
 
 def test_window_that_not_all_ranks_repeated_is_excluded(measure_replays: Any) -> None:
+    # Rank 0 repeated the windows of first step 4, the default, and 8; rank 1 that of 4 alone.
     measurement = measure_replays([make_replay(), make_replay(first_step=8)], [make_replay()])
 
-    assert measurement.replays.windows == 1  # that of the first step 4, the default
+    assert measurement.replays.windows == 1  # that of 4

@@ -66,6 +66,9 @@ def test_record_of_a_sampled_run_matches_its_golden_file(
 
 
 def test_summary_is_reproduced_from_the_sample_file(tmp_path: Path) -> None:
+    # ``TELEMETRY_FILE`` is the file in the run's folder with the readings of ``make_lines``, in
+    # which each of two devices draws 400 W while it trains. ``verify_evidence`` returns messages on
+    # what contradicts the record.
     run_dir = write_sampled_run(tmp_path / "run", make_lines())
     record.write_record(reduce.reduce(run_dir), run_dir)
     text = (run_dir / TELEMETRY_FILE).read_text(encoding="utf-8")
@@ -97,9 +100,9 @@ def test_lowered_clocks_in_the_measured_time_make_the_result_noisy(tmp_path: Pat
     share = pytest.approx(1.125 / 1.625)
     assert finding.code == "throttled_while_measured"
     assert finding.args == {
-        "devices": 1,
+        "devices": 1,  # with lowered clocks
         "of": 2,
-        "rank": 1,
+        "rank": 1,  # whose device it is
         "share": share,
         "reasons": "hw_thermal 69%",
     }
@@ -126,6 +129,8 @@ def make_lines_with_errors(
 
 
 def test_unchanged_error_counters_are_no_finding(tmp_path: Path) -> None:
+    # ``{}``: no reading of device 1 has other counts than the usual ones. Both devices
+    # report 7 corrected errors, 2 replays and no uncorrected error all the time.
     record = build_record(tmp_path, make_lines_with_errors({}))
 
     assert record.findings == []
@@ -140,7 +145,9 @@ def test_unchanged_error_counters_are_no_finding(tmp_path: Path) -> None:
 
 
 def test_corrected_errors_are_a_finding_that_keeps_the_grade(tmp_path: Path) -> None:
-    # A counter that falls was reset: 7 to 9, then 1 more.
+    # The counts of device 1 in its last two readings, after 7 corrected errors and 2 replays in all
+    # earlier ones. A counter that falls was reset: 2 errors from 7 to 9, then 1 after the reset, so
+    # 3. The replays rise from 2 to 5, by 3.
     record = build_record(
         tmp_path, make_lines_with_errors({"ecc_corrected": [9, 1], "link_replays": [2, 5]})
     )
@@ -148,9 +155,9 @@ def test_corrected_errors_are_a_finding_that_keeps_the_grade(tmp_path: Path) -> 
     (finding,) = record.findings
     assert finding.code == "device_errors_corrected"
     assert finding.args == {
-        "devices": 1,
+        "devices": 1,  # with errors
         "of": 2,
-        "rank": 1,
+        "rank": 1,  # whose device it is
         "node": 0,
         "errors": "ecc_corrected +3, link_replays +3",
     }
@@ -158,6 +165,8 @@ def test_corrected_errors_are_a_finding_that_keeps_the_grade(tmp_path: Path) -> 
 
 
 def test_uncorrected_errors_and_faults_give_the_grade_do_not_quote(tmp_path: Path) -> None:
+    # In its last reading, device 1 has 2 uncorrected errors, after 0 in all earlier ones, and a
+    # fault that its driver reported.
     record = build_record(
         tmp_path, make_lines_with_errors({"ecc_uncorrected": [2]}, fault="Xid 48")
     )
@@ -171,6 +180,8 @@ def test_uncorrected_errors_and_faults_give_the_grade_do_not_quote(tmp_path: Pat
 
 @pytest.mark.parametrize("kind", ["absent", "hung", "failed", "unreadable"])
 def test_a_monitor_that_failed_is_a_finding(tmp_path: Path, kind: str) -> None:
+    # A monitor reads the devices of a vendor, once a second; the first line of ``make_lines``
+    # has its name, which the finding gives as ``source``. The text is any.
     fault = make_event("fault", 3 * S, source="monitor", kind=kind, text="nvidia-smi: why")
     second_fault = fault | {"t_ns": 5 * S}
     # Before the line that ends the file.

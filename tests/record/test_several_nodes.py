@@ -103,11 +103,15 @@ def render_both_languages(record: Record) -> tuple[str, str]:
 
 
 def test_differences_between_nodes_are_findings(run_dir: Path) -> None:
+    # A node's machine has a processor, a driver and versions of packages: ``COMMON_ENVIRONMENT``
+    # the driver 1.2, torch 2.13 and numpy 2.3. The usual device is called "Fake CPU". ``skew_s``:
+    # by how much the node's clock is ahead.
     write_node(run_dir, 0, COMMON_ENVIRONMENT)
     other = {**COMMON_ENVIRONMENT, "driver": "1.3", "packages": {"torch": "2.13", "numpy": "2.2"}}
     write_node(run_dir, 1, other, skew_s=-2.5, device="Other CPU")
     write_node(run_dir, 2, COMMON_ENVIRONMENT, skew_s=0.5)
     record = reduce.reduce(run_dir)
+    # For each node the facts in which it differs from the first one.
     assert record.environment["nodes"] == [
         {},
         {"driver": "1.3", "device": "Other CPU", "numpy": "2.2"},
@@ -150,6 +154,7 @@ def test_a_lost_node_leaves_a_partial_record_that_can_be_verified(run_dir: Path)
 
 
 def test_node_without_files_gives_null_figures_with_a_reason(run_dir: Path) -> None:
+    # Of three nodes, node 1 wrote nothing. The launcher reported the end of the job with a text.
     write_node(run_dir, 0, COMMON_ENVIRONMENT)
     write_node(run_dir, 2, COMMON_ENVIRONMENT)
     write_events(run_dir / "events.job.jsonl", [make_job_event("node 1 went away")])

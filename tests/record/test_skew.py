@@ -55,8 +55,11 @@ def list_slow_ranks(run_dir: Path, ranks: int, nproc: int) -> list[Message]:
 
 
 def test_slowest_rank_is_named_with_its_node_and_the_number_of_slow_ranks(find_skew: Any) -> None:
-    # Milliseconds of a step and of waiting in it, for six ranks on three nodes.
-    # Two ranks are slow, both on node 2; the slowest takes 30% longer than the median of the rest.
+    # Milliseconds of a step and of waiting in it, for six ranks on three nodes, two on each. The
+    # median of the ranks is 100 ms, the lower of the two in the middle. A rank is slow above 105
+    # ms: two are, both on node 2. ``own_s`` and ``median_s`` are the seconds of a step of the
+    # slowest rank, which takes 30% longer, and of the median; ``slow`` and ``nodes`` count the slow
+    # ranks and their nodes.
     assert find_skew((100, 1), (101, 1), (100, 1), (100, 1), (125, 1), (130, 1)) == [
         (
             "slow_rank",
@@ -74,7 +77,8 @@ def test_slowest_rank_is_named_with_its_node_and_the_number_of_slow_ranks(find_s
 
 
 def test_of_two_ranks_the_slower_is_compared_with_the_faster(find_skew: Any) -> None:
-    # A rank is slow if it takes more than 5% longer.
+    # For each rank, milliseconds of a step and of waiting in it. A rank is slow if it takes more
+    # than 5% longer than the median, of two ranks the faster one: 106 is 6% more than 100.
     ((code, args),) = find_skew((100, 0), (106, 0))
     assert (code, args["rank"], args["share"]) == ("slow_rank", 1, pytest.approx(0.06, rel=1e-12))
     assert find_skew((100, 0), (105, 0)) == []
@@ -97,6 +101,7 @@ def test_ranks_that_share_cores_are_not_compared(tmp_path: Path) -> None:
     codes = [finding.code for finding in findings.find_in_measurement(measurement, {})]
     assert {"slow_rank", "slow_data"} <= set(codes)
 
+    # The label of a run with more ranks than cores: which rank waits for a core is chance.
     plan = measurement.plan.model_copy(update={"labels": ["oversubscribed"]})
     shared = replace(measurement, plan=plan)
 
@@ -105,7 +110,9 @@ def test_ranks_that_share_cores_are_not_compared(tmp_path: Path) -> None:
 
 
 def test_a_rank_that_waits_for_data_makes_all_ranks_wait(find_skew: Any) -> None:
-    # Of each rank, milliseconds per step and of waiting in it; two ranks on a node.
+    # Of each rank, milliseconds per step and of waiting in it; two ranks on a node. All steps take
+    # 100 ms, as the others wait for rank 2. It waits 12 ms for data, the median rank 2 ms: the
+    # share is the difference of 10 ms in a step of 100 ms.
     ((code, args),) = find_skew((100, 2), (100, 2), (100, 12), (100, 2))
     assert code == "slow_data"
     assert (args["rank"], args["node"], args["share"]) == (2, 1, pytest.approx(0.1, rel=1e-12))
@@ -115,8 +122,9 @@ def test_a_rank_that_waits_for_data_makes_all_ranks_wait(find_skew: Any) -> None
 def test_a_rank_that_begins_its_windows_first_and_waits_in_them_is_not_slow(
     tmp_path: Path,
 ) -> None:
-    # The first step of a window is longer for the rank that begins it earlier; the other steps,
-    # and the windows, are equally long.
+    # The first step of a window is longer for the rank that begins it earlier; the other steps, and
+    # the windows, are equally long. Each of two ranks has three windows of 8 steps: a first one of
+    # 180 or 200 ms, and seven of 100 ms. Ranks are compared by their median step, 100 ms in both.
     windows_of_ranks = [
         [make_window(0, 900 * MS, step_ns=[first * MS] + [100 * MS] * 7, samples=[4] * 8)] * 3
         for first in (180, 200)

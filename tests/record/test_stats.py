@@ -9,12 +9,14 @@ from trainmark.record.stats import measure_drift, summarize_step_times
 
 
 def test_step_times_have_percentiles_deviation_and_variation() -> None:
+    # Five steps, in nanoseconds; in order they take 1, 2, 3, 4 and 10 seconds. A percentile lies at
+    # the share of the way from the first to the fifth: p90 at 0.9 * 4 = 3.6 steps behind the first.
     times = summarize_step_times(np.array([4, 1, 3, 2, 10], np.int64) * 10**9)
     assert times is not None
     assert times["p50"] == 3.0
     assert times["p90"] == pytest.approx(4 + 0.6 * 6)  # linear between the 4th and the 5th
     assert times["p99"] == pytest.approx(4 + 0.96 * 6)
-    assert times["mad"] == 1.0  # deviations 1, 2, 0, 1, 7
+    assert times["mad"] == 1.0  # the median of the deviations from 3: 1, 2, 0, 1, 7
     # mean 4, sample variance (0 + 9 + 1 + 4 + 36) / 4 = 12.5
     assert times["cv"] == pytest.approx(12.5**0.5 / 4)
 
@@ -31,6 +33,8 @@ def test_no_step_has_no_spread_and_a_single_step_has_zero_spread() -> None:
 
 
 def test_drift_compares_the_last_third_with_the_first() -> None:
+    # Twelve steps, the fewest that are compared: the medians of the first and the last four count.
+    # 106 is 6% more than 100; in the reverse order, steps become faster.
     steps = np.array([100] * 4 + [150] * 4 + [106] * 4)
     assert measure_drift(steps) == pytest.approx(0.06)
     assert measure_drift(steps[::-1]) == pytest.approx(100 / 106 - 1)

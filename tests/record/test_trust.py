@@ -82,6 +82,8 @@ def test_each_reason_gives_its_grade(changes: dict[str, Any], grade: str, codes:
 
 
 def test_each_listed_finding_gives_its_grade() -> None:
+    # The sets ``_NOISY`` and ``_SERIOUS`` have the codes that lead to a grade. A single launch
+    # without findings is noisy too, but then without a code: the codes show what a finding does.
     for known, grade in ((trust._NOISY, "noisy"), (trust._SERIOUS, "do_not_quote")):
         # ``trust_``: reasons that come from the run itself, without a finding.
         for code in {code for code in known if not code.startswith("trust_")}:
@@ -91,7 +93,8 @@ def test_each_listed_finding_gives_its_grade() -> None:
 
 def test_a_built_record_carries_its_trust(tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
-    # A quarter of the CPU's time went to other processes.
+    # A quarter of the CPU's time went to other processes. The label ``self-reported`` lowers no
+    # grade; it replaces that of generated data, which would.
     ranks_ended = make_event("ranks_ended", 13 * S, failures=[], others_cpu_share=0.25)
     write_run(run_dir, [launch_event(), ranks_ended], rank_events())
     plan = json.loads((GOLDEN / "plan_toy.json").read_text(encoding="utf-8"))
@@ -122,6 +125,8 @@ def make_launches(count: int, **changes: Any) -> list[Record]:
 
 
 def test_five_launches_that_agree_are_usable() -> None:
+    # ``make_launches`` returns records that differ in their id alone; ``[]``: no reason against
+    # them.
     assert read_grade(grade_repeats(make_launches(5))) == ("usable", [])
     trust_of_four = grade_repeats(make_launches(4))
     assert (trust_of_four.grade, trust_of_four.reasons) == (
@@ -131,6 +136,8 @@ def test_five_launches_that_agree_are_usable() -> None:
 
 
 def test_launches_that_differ_by_more_than_a_tenth_are_noisy() -> None:
+    # The golden record is a stored one of a launch that is sound; only its training throughput,
+    # ``p_train``, is changed. ``trust_launch_cv``: launches vary by more than 10%.
     figure = read_golden_record().figures["p_train"]
     rates = [100.0, 120.0, 100.0, 120.0, 100.0]  # a coefficient of variation of 10.1%
     records = [
@@ -144,6 +151,7 @@ def test_launches_that_differ_by_more_than_a_tenth_are_noisy() -> None:
 
 
 def test_only_passed_launches_count_and_each_reason_appears_once() -> None:
+    # Each of five launches that passed has the same reason: its steps became 20% slower.
     failed = read_golden_record(
         run_id="x", status="failed", trust=grade_reasons([message("trust_not_passed")])
     )
@@ -155,6 +163,8 @@ def test_only_passed_launches_count_and_each_reason_appears_once() -> None:
 
 
 def test_reason_of_several_launches_has_the_worst_value() -> None:
+    # Five launches with two reasons each: the drift of their steps, and their variation ``cv``,
+    # whose highest value, 0.54, is that of the drift -0.4.
     launches = [
         read_golden_record(
             run_id=f"r{drift}",

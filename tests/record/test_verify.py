@@ -55,6 +55,8 @@ def list_disagreements(run_dir: Path) -> list[tuple[str, dict[str, Any]]]:
 def test_record_is_verified_without_its_case(
     run_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # ``run_dir`` is a run of the toy case that passed, with its record and evidence. ``cases.load``
+    # imports the code of a case; comparing the record with its evidence must not need it.
     def refuse_to_load(name: str) -> None:
         raise AssertionError(f"case {name} was loaded")
 
@@ -90,6 +92,8 @@ def test_any_changed_value_is_named(
 
 
 def test_tenfold_throughput_is_reported_first_and_fails(run_dir: Path, cli: Any) -> None:
+    # ``cli`` runs the program with these words; it returns the exit code and what was printed to
+    # standard output and standard error. The evidence gives a throughput ``p_train`` of 256.
     code, out, _ = cli("report", run_dir)
     assert code == 0
     assert "evidence" not in out
@@ -191,6 +195,7 @@ def test_figures_of_a_missing_case_are_not_verified(run_dir: Path) -> None:
 
 
 def test_rounding_difference_is_no_contradiction(run_dir: Path) -> None:
+    # Values are the same if they differ by less than a billionth (1e-9), here by 1e-12.
     value = record.read_record(run_dir).figures["p_core"].value
     assert value is not None
     edit_json(run_dir / "record.json", "figures", "p_core", "value", value=value * (1 + 1e-12))
@@ -205,6 +210,8 @@ def describe_edited_value(run_dir: Path, *keys: str, value: Any) -> tuple[str, s
 
 
 def test_missing_value_is_null_as_in_the_file(run_dir: Path) -> None:
+    # The utilization ``MFU`` of this run is not known, for a reason, which is removed. The evidence
+    # gives the reason again, as JSON.
     field, recorded, recomputed = describe_edited_value(
         run_dir, "figures", "MFU", "reason", value=None
     )
@@ -213,6 +220,8 @@ def test_missing_value_is_null_as_in_the_file(run_dir: Path) -> None:
 
 
 def test_lists_of_different_length_show_their_lengths_unless_they_are_short(run_dir: Path) -> None:
+    # The run has one rank, whose entry is given twice here. The text of an entry is longer than the
+    # 80 characters up to which a list is shown whole.
     loaded = record.read_record(run_dir)
     entry = loaded.model_dump(mode="json")["ranks"][0]
     described = describe_edited_value(run_dir, "ranks", value=[entry, entry])
@@ -241,6 +250,8 @@ def test_cut_texts_show_their_difference(text: str, other: str) -> None:
 
 
 def test_numbers_that_differ_in_the_last_digits_are_shown_in_full(run_dir: Path) -> None:
+    # Numbers are shown with six digits. A change of 1e-8 is more than rounding (1e-9), but is not
+    # seen in six digits, so all digits must be shown.
     value = record.read_record(run_dir).figures["p_core"].value
     assert value is not None
     _, recorded, recomputed = describe_edited_value(
