@@ -499,6 +499,7 @@ def check_plan_file_text(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Callable[[str], list[SeriesEntry]]:
     """Return a function that checks the text of a plan file, and returns its entries."""
+    # Paths in a plan file, and the folder ``runs``, are relative to the current folder.
     monkeypatch.chdir(tmp_path)
 
     def check(text: str) -> list[SeriesEntry]:
@@ -563,11 +564,13 @@ def test_dry_run_lists_the_runs_and_starts_none(cli: Any, tmp_path: Path) -> Non
     # 8 devices, but the fake machine has two, so it is skipped.
     text = PLAN_OF_A_AND_B + "- {case: toy, name: mp, nproc: 8}\n"
     entry_a, _entry_b, _entry_mp = check_plan_text(tmp_path, text)  # also writes plan.yaml
+    # ``leave_record`` writes a record with this status into the folder of the plan.
     leave_record(entry_a.plan, "passed")  # type: ignore[arg-type]
     code, out, _ = cli("run", "plan.yaml", "--dry-run", "--json")
     document = json.loads(out)
     assert code == 0
     assert [run["status"] for run in document["runs"]] == ["finished", "to run", "skipped"]
+    # Only the folder of "a", which ``leave_record`` made: nothing was started.
     assert [path.name for path in (tmp_path / "runs/plan").iterdir()] == ["a"]
     code, out, _ = cli("run", "plan.yaml", "--dry-run")
     lines = out.splitlines()
@@ -583,6 +586,12 @@ def test_dry_run_shows_launches_in_their_order_with_the_time_of_earlier_ones(
     """Of two launches of ``a`` the first is done, of two of ``b`` none.
 
     The first round has b/r1 alone. The second one is in reverse order: b/r2, then a/r2.
+
+    ``PLAN_OF_A_AND_B`` is the text of a plan file with two toy runs of these names.
+    ``leave_record`` leaves the record of a launch in its folder, and returns it. The folder ``a``
+    exists already, so the next attempt of that run gets the next name, ``a-2``. A launch is
+    expected to take as long as an earlier one of its run took (``e2e_time``); of ``b`` none is
+    known.
     """
     text = PLAN_OF_A_AND_B.replace("case: toy", "case: toy, repeat: 2")
     entry_a, _entry_b = check_plan_text(tmp_path, text)  # also writes plan.yaml
@@ -618,6 +627,9 @@ def test_dry_run_shows_launches_in_their_order_with_the_time_of_earlier_ones(
 
 
 def test_table_of_a_plan_shows_the_settings_that_differ(check_plan_file_text: Any) -> None:
+    # The fixture checks the text of a plan file and returns an entry for each of its runs. Lists
+    # under ``set`` are combined with each other; ``build_series_table`` then has a column for each
+    # setting that differs between the runs, such as the batch size (bs).
     outcomes = check_plan_file_text("runs:\n- {case: toy, set: {bs: [8, 32], seed: [1, 2]}}\n")
     text = build_series_table(outcomes, width=110)
     # Heads, a ruling, and the four combinations of two batch sizes and two seeds.
@@ -628,6 +640,8 @@ def test_table_of_a_plan_shows_the_settings_that_differ(check_plan_file_text: An
 
 
 def test_table_of_a_plan_fits_a_narrow_screen(check_plan_file_text: Any) -> None:
+    # Four runs that differ in two settings, each of which gets a column: a wide table. None has
+    # run.
     outcomes = check_plan_file_text(
         "runs:\n- {case: toy, set: {bs: [8, 32], precision: [fp32, bf16]}}\n"
     )
@@ -636,4 +650,5 @@ def test_table_of_a_plan_fits_a_narrow_screen(check_plan_file_text: Any) -> None
         # Below the table are the folders, whose paths are not cut.
         lines = [line for line in text.splitlines() if "/toy-" not in line]
         assert max(map(len, lines)) <= width
+        # A run's name, a value and the head of the result are each still one word: no cell is cut.
         assert {"toy-bs_8-precision_fp32", "bf16", "final_result"} <= set(text.split())

@@ -63,6 +63,9 @@ def test_script_with_defaults_matches_its_golden_file(plan: Plan) -> None:
 
 
 def test_script_with_all_keys_matches_its_golden_file(plan: Plan) -> None:
+    # The fixture ``plan`` has two nodes with eight ranks each. ``options`` are passed to sbatch,
+    # with ``{nproc}`` replaced by these 8; ``make_site`` returns the settings of a cluster with
+    # these keys. The golden file has the script as it was reviewed, with a line for every key.
     keys = SlurmSettings(
         options={
             "partition": "gpu",
@@ -89,6 +92,9 @@ def test_script_with_all_keys_matches_its_golden_file(plan: Plan) -> None:
 
 @pytest.mark.parametrize("runtime", ["pyxis", "apptainer"])
 def test_scripts_with_containers_match_their_golden_files(plan: Plan, runtime: str) -> None:
+    # ``pyxis`` is a plugin of srun that takes an image of a registry; ``apptainer`` is a program
+    # that takes a file. The golden file of each has the reviewed script with its own way to call
+    # it.
     container = ContainerSettings(
         image="registry.example/trainmark:1" if runtime == "pyxis" else "/images/trainmark.sif",
         runtime=runtime,
@@ -100,6 +106,8 @@ def test_scripts_with_containers_match_their_golden_files(plan: Plan, runtime: s
 
 
 def test_shared_node_gets_no_memory_request(plan: Plan) -> None:
+    # ``exclusive=False``: other jobs may share the nodes, so the job must not ask for all memory,
+    # which ``--mem=0`` would do. ``argv`` are the words of the command ``sbatch``.
     argv = Slurm().build_command(plan, make_site(slurm=SlurmSettings(exclusive=False))).argv
     # ``--mem`` would come last of the options, before the script. The time limit of 35 minutes is
     # that of the plan, 30 minutes, and five of grace.
@@ -107,6 +115,8 @@ def test_shared_node_gets_no_memory_request(plan: Plan) -> None:
 
 
 def test_option_that_the_launcher_sets_itself_is_refused(plan: Plan) -> None:
+    # The number of nodes follows from the plan, so the user's options must not set it. ``where``
+    # names the place of the fault: the file with the cluster's settings, and the key in it.
     with pytest.raises(UsageError) as refused:
         Slurm().build_command(plan, make_site(slurm=SlurmSettings(options={"nodes": "1"})))
     assert refused.value.where == "cluster file, slurm.options.nodes"
@@ -158,6 +168,9 @@ STATES_BY_PHASE = {  # a state that is not known counts as running
 def test_every_state_of_slurm_has_a_meaning(
     monkeypatch: pytest.MonkeyPatch, job: EngineJob, phase: str
 ) -> None:
+    # ``STATES_BY_PHASE``: the names of Slurm's states, separated by spaces, by the phase in which
+    # Trainmark takes the job to be, such as "waiting". The text imitates what ``scontrol`` prints;
+    # the fixture ``job`` is any job, as only ``JobState`` matters.
     for state in STATES_BY_PHASE[phase].split():
         state_of_job = read_job_state(monkeypatch, job, f"JobId=1 JobState={state} Reason=None")
         assert state_of_job.phase == phase, state
@@ -172,6 +185,8 @@ def test_cancelled_job_that_does_not_end_is_killed(
     for num_cancels in (1, 2):
         job.num_cancels = num_cancels  # which the caller counts
         Slurm().cancel(job)
+    # 4711 is the number of ``job``. The first call ends the job; the second one kills it with its
+    # script (``--full``), as SIGKILL cannot be ignored.
     assert commands == [("scancel", "4711"), ("scancel", "--full", "--signal=KILL", "4711")]
 
 
@@ -203,6 +218,8 @@ def test_refusal_of_sbatch_is_reported_before_the_run_starts(
         "echo 'sbatch: error: invalid partition specified: nope' >&2\n"
         "echo 'allocation failure: Invalid partition name specified' >&2; exit 1",
     )
+    # ``check`` runs before any launch and calls sbatch with ``--test-only``; here the stand-in
+    # answers. Its two lines are reported without the prefix of the program.
     with pytest.raises(EnvironmentFault) as refused:
         Slurm().check(plan, make_site())
     assert refused.value.what == (
@@ -256,6 +273,9 @@ def run_script(plan: Plan, program_folder: Path, folder: Path, srun: str, node_t
 def test_ranks_connect_to_the_first_host(
     plan: Plan, program_folder: Path, tmp_path: Path, node_text: str, master: str
 ) -> None:
+    # ``run_script`` runs the script of a job on the hosts far0 and far1, with this script in place
+    # of srun, which would start the ranks. It writes the variable that tells them where to connect.
+    # ``node_text`` is what ``scontrol show node`` prints.
     srun = 'echo "$TRAINMARK_MASTER" > master'
     assert run_script(plan, program_folder, tmp_path, srun, node_text) == 0
     assert (tmp_path / "master").read_text() == f"{master}\n"

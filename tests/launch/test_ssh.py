@@ -79,6 +79,7 @@ def test_hosts_have_users_and_ports(make_site: Callable[..., Cluster]) -> None:
 
 
 def test_a_host_is_named_once_and_by_its_name(make_site: Callable[..., Cluster]) -> None:
+    # ``make_site`` makes a cluster of the hosts in the text; its model checks each name.
     with pytest.raises(ValidationError, match="-oProxyCommand=x"):
         make_site("ok -oProxyCommand=x")  # ssh would take it for an option
     for hosts in ("a", "a:1 me@A:2"):  # the latter are one host with two ports
@@ -99,6 +100,8 @@ def test_options_override_defaults_but_ssh_never_prompts() -> None:
 
 
 def test_dry_run_matches_its_golden_file(plan: Plan, make_site: Callable[..., Cluster]) -> None:
+    # Two hosts, one with a user and a port, for the two nodes of ``plan``. ``run_root``: the folder
+    # for runs on the hosts. The golden file is the reviewed script that a dry run shows.
     site = make_site("a\nme@b:2222\n", run_root=Path("/scratch"))
     plan = plan.model_copy(update={"run_dir": "/somewhere/run"})
     check_golden(

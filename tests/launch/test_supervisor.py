@@ -66,16 +66,20 @@ def wait_for_exit_codes(ranks: list[RankProcess]) -> list[int | None]:
 
 
 def test_exit_of_each_rank_is_reported(start_ranks):
+    # Each rank runs this shell script: rank 0 succeeds, 1 exits with 3, and 2 kills itself. A
+    # signal shows as its negative number.
     script = "case $RANK in 0) exit 0;; 1) exit 3;; 2) kill -KILL $$;; esac"
     with start_ranks(script, count=3) as running:
         assert wait_for_exit_codes(running) == [0, 3, -signal.SIGKILL]
 
 
 def test_rank_that_ignores_sigterm_is_killed_at_the_end(start_ranks, tmp_path):
+    # The rank ignores SIGTERM, says by a file that it does so by now, and never ends by itself.
     script = f"trap '' TERM; touch {tmp_path}/ready; while :; do sleep 0.1; done"
     with start_ranks(script) as running:
         wait_for(tmp_path / "ready")
         assert running[0].poll() is None
+    # At the end of ``with``, the supervisor has sent SIGTERM in vain and then SIGKILL.
     assert running[0].poll() == -signal.SIGKILL
     assert not psutil.pid_exists(running[0].pid)
 

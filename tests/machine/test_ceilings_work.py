@@ -56,6 +56,7 @@ def make_candidate(
     ("memory_gib", "largest_mib"), [(141, 4096), (64, 4096), (24, 1536), (2, 128)]
 )
 def test_copy_sizes_scale_with_the_memory(memory_gib: int, largest_mib: int) -> None:
+    # ``largest_mib``: a sixteenth of the memory, such as 24 GiB / 16 = 1536 MiB, at most 4096 MiB.
     sizes = choose_copy_sizes(memory_gib * 2**30 / 2)  # ``run_rank`` passes half of the memory
     largest = largest_mib * 2**20  # a sixteenth of the memory, at most 4 GiB
     assert sizes == [largest // 16, largest // 4, largest]
@@ -97,6 +98,7 @@ def test_size_is_skipped_if_it_would_exceed_the_remaining_time(measure_candidate
     )
     # The cold run and 20 repetitions, the most that a size gets, took 210 of 1200 ns.
     assert [point.status for point in points] == ["measured", "skipped", "measured"]
+    # 1004 and 990 (1200 - 210) ns, rounded to two digits.
     assert points[1].reason == "1e-06 s are needed, but only 9.9e-07 s are left"
     assert (points[1].rate, points[1].repetitions) == (None, 0)
 
@@ -166,6 +168,8 @@ def test_checked_sums_are_exact_for_any_number_of_ranks(sync_device: SyncDevice)
 
 
 def test_wrong_result_has_no_rate_and_is_never_the_best(measure_candidates: Any) -> None:
+    # Both sizes take 1 ns, so the first one, of ten times the amount, would have the higher rate;
+    # but its check finds that 7 of 9 numbers of its result are wrong.
     points = measure_candidates(
         make_candidate(amount=10.0, times_ns=[1], fault=message("ceiling_numbers", wrong=7, of=9)),
         make_candidate(amount=1.0, times_ns=[1]),
@@ -267,6 +271,7 @@ def test_a_matmul_with_fewer_bits_than_its_precision_is_wrong(
 def test_matmul_of_zero_or_infinite_operands_is_wrong(
     value: float, code: str, sync_device: SyncDevice, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # ``place`` moves operands to the device; here all of their numbers are replaced by ``value``.
     monkeypatch.setattr(sync_device, "place", lambda tensor: torch.full_like(tensor, value))
     work = rates.prepare_matmul(sync_device, "fp32", (8, 8, 8))
     work.run()
