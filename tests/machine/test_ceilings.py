@@ -23,8 +23,8 @@ def test_impossible_measurement_is_refused_before_anything_starts(
     changes: dict[str, Any], kind: type[TrainmarkError], where: str
 ) -> None:
     # No device is called "abacus", and one rank more than there are cores is too many for a CPU.
-    # ``where`` is the option at fault, and 2 the exit code of commands that refuse. What fails after
-    # ranks were started is a ``MeasurementError``, with another code.
+    # ``where`` is the option at fault, and 2 the exit code of commands that refuse. What fails
+    # after ranks were started is a ``MeasurementError``, with another code.
     options = {"device": "cpu", "nproc": 1, "budget_s": 0.1}
     with pytest.raises(kind) as refused:
         measure_ceilings(StopRequest(), **(options | changes), timeout_s=1.0)

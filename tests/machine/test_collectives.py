@@ -53,6 +53,9 @@ def run_collectives(rank: int) -> dict[str, Any]:
 
 
 def test_every_collective_has_the_right_result_and_a_missing_one_is_wrong(tmp_path: Path) -> None:
+    # ``run_collectives`` runs on each of ``NUM_RANKS`` = 3 processes and returns, by the name of
+    # each of ``COLLECTIVES`` such as "all_reduce", what is wrong with its result (None: nothing),
+    # and the same for a case in which rank 1 alone did not run it.
     outcomes = call_on_ranks(NUM_RANKS, tmp_path, run_collectives)
 
     for rank, outcome in enumerate(outcomes):
@@ -80,6 +83,7 @@ def run_links(rank: int) -> list[Any]:
         return int(ranks.find_max(MESSAGE_NS[pair] if rank in pair else 0))
 
     ranks.measure_ns = send_in_given_time
+    # ``LINK_BYTES`` = 4096: size of a message. ``MESSAGE_NS``: ns of a message by pair of ranks.
     links = measure_links(make_device(), ranks, size_bytes=LINK_BYTES, budget_ns=300.0)
     return [
         (link.ranks, link.point.status, link.point.repetitions, link.point.rate) for link in links

@@ -47,6 +47,7 @@ def test_findings_have_both_languages(tmp_path):
     english, chinese = (
         examine(make_machine(tmp_path), checks, lang=x).checks for x in ("en", "zh")
     )
+    # A machine of ``make_machine`` has 64 GiB of memory, of which 32 are available.
     assert english[0].what == "32.0 of 64.0 GiB are available"
     assert chinese[0].what == "可用内存 32.0 GiB，共 64.0 GiB"
 
@@ -76,6 +77,7 @@ def test_exit_code_follows_the_worst_condition(tmp_path, severities, code):
     # 2 if something stops a run, 1 if something spoils its figures, else 0: what is unknown does
     # not count. ``make_check`` makes a check that finds one condition of the severity.
     checks = {f"check{index}": make_check(severity) for index, severity in enumerate(severities)}
+    # ``examine`` runs the checks on a sound machine and lists their conditions in this order.
     report = examine(make_machine(tmp_path), checks)
     assert report.exit_code == code
     assert [check.severity for check in report.checks] == list(severities)
@@ -94,6 +96,8 @@ def test_failed_check_is_unknown_and_keeps_its_conditions(tmp_path, error):
         yield Condition(code="", severity="spoils", what="before", fix="do this")
         raise error
 
+    # The failing check gives two results: what it found before the error, and the error. Any kind
+    # of exception counts, even one that would end the program.
     report = examine(make_machine(tmp_path), {"failing": check, "sound": make_check("fine")})
     assert [result.severity for result in report.checks] == ["spoils", "unknown", "fine"]
     assert all(result.fix for result in report.checks if result.severity != "fine")
@@ -111,6 +115,8 @@ def describe_request_machine(tmp_path):
 
 
 def test_missing_device_stops_a_run(describe_request_machine, monkeypatch):
+    # A fake vendor without any accelerator. Its absence is no error of the command, but a
+    # condition.
     monkeypatch.setattr(registry, "list_vendors", lambda: {"fake": Card(devices=0)})
     machine = describe_request_machine(device="fake")
     assert (machine.vendor, machine.nproc) == (None, 1)
@@ -118,6 +124,8 @@ def test_missing_device_stops_a_run(describe_request_machine, monkeypatch):
 
 
 def test_unknown_device_case_or_recipe_is_an_error(describe_request_machine):
+    # The fixture describes the machine for these options of ``trainmark doctor``. What the user
+    # named wrongly is an error of the command, not a condition of the machine.
     with pytest.raises(UsageError):
         describe_request_machine(device="no_such_vendor")
     with pytest.raises(UsageError):
@@ -206,6 +214,9 @@ def test_a_torch_that_crashes_or_hangs_stops_a_run(tmp_path):
 
 
 def test_processes_on_the_devices_are_named(tmp_path, register_vendors):
+    # Of two processes on the device, one computes, which spoils figures; the other only draws a
+    # screen (``computes=False``). The processes are read from the registered vendor, so it is the
+    # same card.
     users = (
         Occupant("card 0", "python (process 7)", used_bytes=2 << 30, computes=True),
         Occupant("card 0", "Xorg (process 8)", used_bytes=1 << 20, computes=False),
@@ -246,6 +257,8 @@ def test_the_monitor_is_tried_once(tmp_path, monkeypatch, reads, severity, text)
 @pytest.mark.parametrize(("busy", "num_conditions"), [(None, 1), (10.0, 1), (11.0, 2)])
 def test_device_busy_before_the_run_is_found(tmp_path, monkeypatch, busy, num_conditions):
     """More than 10% is busy; of the monitor's devices 3 and 4 the run would use the device 4."""
+    # ``busy``: percent of both devices' time, None: not known. ``Reader`` is the monitor of the
+    # fake vendor ``Card``, and ``monitored`` says which of its devices the run would use.
     samples = [DeviceSample(index=i, utilization_percent=busy) for i in (3, 4)]
     monkeypatch.setattr(Reader, "read", lambda _: samples)
     monkeypatch.setattr(Card, "monitored", lambda *_: [4])
@@ -265,6 +278,8 @@ def test_device_busy_before_the_run_is_found(tmp_path, monkeypatch, busy, num_co
     ],
 )
 def test_lowered_clocks_at_rest_are_found(tmp_path, monkeypatch, reasons, codes):
+    # ``reasons``: why the device says that its clocks are lowered. ``Reader`` is the monitor of the
+    # fake vendor ``Card``, and ``monitored`` says which of its devices the run would use: number 0.
     sample = DeviceSample(index=0, throttle_reasons=reasons)
     monkeypatch.setattr(Reader, "read", lambda _: [sample])
     monkeypatch.setattr(Card, "monitored", lambda *_: [0])
@@ -293,6 +308,9 @@ def describe_case_machine(tmp_path, monkeypatch):
 
 
 def test_generated_data_is_sound(describe_case_machine):
+    # The toy case generates its data, so no folder can be missing. ``check_plan`` finds two
+    # conditions, about the recipe and the data; the texts name the case's usual recipe and numbers
+    # of samples.
     recipe, data = map(translate_condition, doctor.check_plan(describe_case_machine("toy")))
     assert (recipe.code, recipe.severity, recipe.what) == (
         "recipe",
@@ -306,6 +324,8 @@ def test_generated_data_is_sound(describe_case_machine):
 
 
 def test_a_missing_folder_stops_a_run(describe_case_machine, tmp_path):
+    # The case needs a folder with real data, and this one does not exist. The advice (``fix``)
+    # names the command ``trainmark prepare``, which makes such a folder.
     condition = read_single_condition(
         doctor.check_plan(describe_case_machine("distilbert_sst2", data=tmp_path / "none"))
     )
@@ -321,6 +341,9 @@ def test_a_missing_folder_is_reported_besides_a_recipe_that_cannot_run(
         def refuse(self, recipe, nproc):
             return Refusal("no", "another device")
 
+    # ``check_plan`` finds a condition about the recipe and one about the data; "none" is a folder
+    # that does not exist. The planning chooses the vendor by itself, so it is replaced there as
+    # well.
     vendor = Refusing()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(registry, "choose_vendor", lambda _: vendor)
@@ -365,6 +388,8 @@ def test_device_settings_are_shown_and_lowered_power_limit_skews_results(tmp_pat
         DeviceSettings(index=2, ecc=False, **(usual | {"power_limit_w": 500.0})),
         DeviceSettings(index=3),
     )
+    # ``SetUpCard`` is a fake vendor that reports these settings of its devices; MIG is their
+    # partition.
     machine = make_machine(tmp_path, vendor=SetUpCard(shown=settings), nproc=4)
     conditions = [translate_condition(condition) for condition in doctor.check_settings(machine)]
     assert [(condition.severity, condition.what) for condition in conditions] == [

@@ -127,6 +127,8 @@ def test_only_processes_without_a_launcher_should_be_ended(tmp_path, monkeypatch
 
 
 def test_a_file_that_is_missing_makes_the_check_unknown(tmp_path):
+    # ``make_cgroup`` gives the machine three files, from which the memory of a group of processes
+    # is read; one of them is then deleted.
     machine = make_machine(tmp_path, make_cgroup(limit=16 * GIB, used_gib=5))
     (tmp_path / "sys/fs/cgroup/memory.stat").unlink()
     (check,) = examine(machine, {"memory": host.check_memory}).checks
@@ -141,6 +143,8 @@ def test_a_file_that_is_missing_makes_the_check_unknown(tmp_path):
     [(GIB, "fine"), (GIB - 1, "spoils"), (8 * MIB, "spoils"), (8 * MIB - 1, "stops")],
 )
 def test_space_is_compared_with_what_a_run_needs(tmp_path, free, severity):
+    # ``free``: bytes that are free on the disk of the folder for runs. One byte below either limit
+    # changes the severity.
     assert (
         read_single_condition(host.check_out_folder(make_machine(tmp_path, free=free))).severity
         == severity

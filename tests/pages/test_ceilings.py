@@ -65,6 +65,8 @@ def list_lines(document: dict[str, Any]) -> list[str]:
 
 
 def test_table_shows_the_slowest_rank_of_each_kind() -> None:
+    # A point of ``make_point`` has ``rate`` as its maximum, three quarters of it as its median, and
+    # a swing of 0.05.
     fast = make_kind("matmul_bf16", make_point([8, 8, 8], rate=8e12), share_of_peak=0.8)
     slow = make_kind("matmul_bf16", make_point([8, 8, 8], rate=4e12), share_of_peak=0.4)
     (first,) = list_tables(make_ceilings([fast], [slow]))
@@ -97,6 +99,7 @@ def test_wrong_result_is_named_with_its_rank() -> None:
 def test_any_rank_above_the_published_peak_is_named() -> None:
     fast = make_kind("memory_copy", make_point([1 << 30], rate=5e12), share_of_peak=1.25)
     slow = make_kind("memory_copy", make_point([1 << 30], rate=3e12), share_of_peak=0.75)
+    # Rank 0 is the slow one, which the table shows; a share above 1 of rank 1 is still reported.
     assert [line for line in list_lines(make_ceilings([slow], [fast])) if "peak" in line] == [
         "rank 1: memory copy: above the published peak: the timing or the peak is wrong"
     ]
@@ -110,6 +113,8 @@ def test_skipped_and_unsupported_measurements_are_listed() -> None:
     ceilings = make_ceilings(
         [make_kind("matmul_bf16", *bf16_points), make_kind("matmul_tf32", reason="no such units")]
     )
+    # "Card" is the name of the device in ``make_ceilings``. A kind without points, here tf32, could
+    # not be measured at all; a point with the rate None was skipped.
     assert list_lines(ceilings) == [
         "Card",
         "rank 0: matmul bf16 skipped: 8x8x8 (would take 3 s)",
@@ -148,6 +153,7 @@ def test_a_collective_shows_its_bus_bandwidth() -> None:
     measured_point = make_point([1 << 20], rate=3e9)
     (table,) = list_tables(make_ceilings([make_kind("all_reduce", measured_point, bus_factor=1.5)]))
     (row,) = table.rows
+    # Cells of the row: the work, the size, median, maximum, and the unit.
     assert (translate(row[0], "en"), row[1], row[4]) == ("all reduce (bus)", "1 MiB", "GB/s")
 
 

@@ -26,6 +26,8 @@ def test_throughput_has_four_digits_or_one_decimal(value, text):
 
 
 def test_memory_shows_used_and_total_gib():
+    # ``GIB`` = 1024**3 bytes. Without a total the use is shown alone; without a use there is a
+    # dash.
     assert cells.format_memory(33.4 * GIB, 40 * GIB) == "33.4/40.0"
     assert cells.format_memory(used_bytes=33.4 * GIB, total_bytes=None) == "33.4"
     assert cells.format_memory(used_bytes=None, total_bytes=40 * GIB) == "–"

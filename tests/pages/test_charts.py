@@ -64,6 +64,8 @@ def read_first_layer(chart: Chart | None) -> Any:
 
 def test_the_table_behind_a_chart_covers_every_step() -> None:
     # 24 steps in 12 rows; a time of 0 is no time and is left out.
+    # Each row has 2 steps: 1 and 5 ms have the median 3; of 0 and 2 ms only the 2 counts.
+    # ``translate_rows`` returns the cells of the chart's table in English.
     nanoseconds = [int(1e6 * ms) for ms in (1.0, 5.0, 0.0, 2.0, *[3.0] * 20)]
     chart = charts.chart_step_time(read_golden_record(time_ns=nanoseconds))
     assert chart is not None
@@ -81,6 +83,8 @@ def test_the_table_behind_a_chart_covers_every_step() -> None:
 
 
 def test_loss_chart_names_first_and_last_loss() -> None:
+    # ``check_pictures`` checks that the chart can be drawn, and returns it. The losses of the first
+    # and the last step are those of the golden record; ``read_datasets`` returns the drawn points.
     chart = check_pictures(charts.chart_loss(read_golden_record()))
     # The golden record has 60 steps.
     description = translate(chart.description, "en")
