@@ -47,6 +47,8 @@ def test_arguments_of_the_public_tool_give_its_record(analyze):
 
 
 def test_option_names_of_the_public_tool_are_accepted(analyze):
+    # ``PUBLIC`` are the arguments: the log and 13 texts such as "keyword=ips:". ``RECORD`` is the
+    # line that is printed for them. Every second word below is a name, which gets its two dashes.
     # name=value as --name value; the first of ``PUBLIC`` is the log.
     args = [word for pair in PUBLIC[1:] for word in pair.split("=")]
     args[::2] = [f"--{name}" for name in args[::2]]
@@ -59,7 +61,8 @@ def test_failed_run_has_a_record_and_exits_with_one(analyze):
     Path("other.log").write_text("speed: 7\n")
     code, out, err = analyze("train.log", "other.log", "keyword=speed:", "model_mode=1")
     first, second = map(json.loads, out.splitlines())
-    # The first of two logs has no such keyword; the second is analyzed all the same.
+    # The first of two logs, which ``analyze`` wrote, has only the keyword "ips:"; the second is
+    # analyzed all the same. Mode 1 is the mean of its values: 7.
     assert (code, first["FINAL_RESULT"], first["JOB_FAIL_FLAG"]) == (1, 0.0, 1)
     assert (second["model_name"], second["FINAL_RESULT"]) == ("other", 7.0)
     assert "no value with 'speed:'" in err
@@ -85,5 +88,5 @@ def test_invalid_options_print_no_record_and_exit_with_two(analyze, args, expect
 def test_log_is_read_from_a_pipe():
     args = [sys.executable, "-m", "trainmark", "analyze", "-", "keyword=ips:", "model_mode=1"]
     process = subprocess.run(args, input=LOG, capture_output=True, text=True, check=True)
-    # Mode 1 is the mean, here of 90, 10 and 20.
+    # ``LOG`` has the values 90, 10, "x", which is no number, and 20. Mode 1 is their mean: 40.
     assert json.loads(process.stdout)["FINAL_RESULT"] == 40.0

@@ -11,6 +11,8 @@ from trainmark.record.work import describe_printed_work
 
 
 def test_our_csv_is_imported_with_the_figures_of_its_records(import_text):
+    # The record of a run of DistilBERT on one node with two devices, with a batch size and a
+    # learning rate of its own: the only changes of its recipe.
     text = (GOLDEN / "record_distilbert.json").read_text(encoding="utf-8")
     record = Record.model_validate_json(text)
     imported_rows = import_text(render_csv([record, record]), "results.csv")
@@ -42,6 +44,8 @@ def test_our_csv_is_imported_with_the_figures_of_its_records(import_text):
     ],
 )
 def test_row_has_its_stated_status_and_data(import_text, status, codes):
+    # ``describe_printed_work`` returns facts about a row's work by name; "data" is its kind of
+    # data.
     text = f"status,data_origin,nnodes,nproc,p_whole\n{status},generated,1,2,9\n"
     (row,) = import_text(text, "r.csv").rows
     assert [note.code for note in row.notes] == codes
@@ -69,8 +73,9 @@ def test_csv_with_known_column_names_is_read(import_text, delimiter):
     ("text", "code"),
     [
         ("", "table_without_results"),
-        ("a,b\n1,2\n", "table_without_results"),
+        ("a,b\n1,2\n", "table_without_results"),  # neither header is that of a figure
         ('p_whole,a\n1,"open\n2,b\n', "csv_malformed"),  # a quote that does not end
+        # Between semicolons, a comma and a point in one column: which is decimal is not clear.
         ("p_whole;device\n12,345;x\n1.234;y\n", "csv_with_decimal_commas"),
         ("p_whole,device\n1,234,x\n", "row_has_other_cells"),  # three under two headers
     ],

@@ -50,6 +50,8 @@ def test_loss_of_the_public_tool_is_text_or_zero(import_text, loss, figure):
 
 
 def test_job_that_the_public_tool_could_not_analyze_has_no_unit(import_text):
+    # ``INDEX`` is a record of the public tool, with a result of 9,000 and a unit. For a log without
+    # a speed, the tool writes 0, sets the flag of a failure and leaves out the unit.
     failed = INDEX | {"FINAL_RESULT": 0, "JOB_FAIL_FLAG": 1, "LOSS_RESULT": 0}
     del failed["UNIT"]
     (row,) = import_text(json.dumps(failed), "file.json").rows

@@ -37,6 +37,8 @@ from trainmark.published.importers import labels
 )
 def test_label_gives_device_and_world(label, config_file, device, world):
     # Founding pages name the device in the label or in the name of the configuration file.
+    # ``world`` is (machines, devices of each). In the labels, 单机, 两机, 双机 and 四机 are 1, 2, 2
+    # and 4 machines, and 卡 counts devices: of each machine ("两机8卡") or of all ("两机16卡").
     label_facts = labels.read_label(label, config_file)
     assert (label_facts.device, (label_facts.nnodes, label_facts.nproc), label_facts.notes) == (
         device,

@@ -150,12 +150,15 @@ def test_blocks_of_mlperf_logs_give_samples_over_their_seconds(import_text, coun
     text += format_mllog("block_start", time_ms=20000, samples_count=100)
     text += format_mllog("block_stop", time_ms=22000, samples_count=500)
     text += format_mllog("train_loss", value=2.5)
-    # 100 samples in 8 s and 400 in 2 s; without a count at its begin, a block has no speed.
+    # Counts are those of all samples so far: 100 samples in 8 s, and 500 - 100 in 2 s, so 500 in
+    # 10 s. Without a count (``count``) at the begin of the first block, no speed is computed.
     (row,) = import_text(text).rows
     assert read_values(row) == {"last_loss": 2.5} | ({"p_train": 50.0} if count else {})
 
 
 def test_gzip_log_and_truncated_gzip_log_are_read(import_text):
+    # ``STEPS`` are events of three steps, ``TOTALS`` the figures of the event at a run's end. The
+    # second file lacks its last 20 bytes and is listed as unreadable.
     packed = gzip.compress((STEPS + format_perflog("FINISHED", value=TOTALS)).encode())
     assert len(import_text(packed, "log.gz").rows) == 1
     assert [entry.reason.code for entry in import_text(packed[:-20], "log.gz").unread] == [
@@ -212,6 +215,8 @@ def test_malformed_events_are_listed_once_with_their_number(import_text):
     ],
 )
 def test_logs_without_figures_are_listed(import_text, text, code):
+    # The ``code`` says that no line of the log is an event, or that its events have no figure: the
+    # third log has only the start of a run, the fourth only its end.
     imported_rows = import_text(text)
     assert (imported_rows.rows, [entry.reason.code for entry in imported_rows.unread]) == (
         [],
@@ -266,6 +271,8 @@ def test_aborted_run_with_a_speed_is_a_row_that_failed(import_text):
 
 
 def test_run_that_died_while_it_started_is_aborted(import_text):
+    # A run of 10 s, from its ``run_start`` at 100 s to its ``run_stop`` at 110 s. Before it,
+    # another process printed its ``init_start`` and nothing else.
     died = format_mllog("init_start", time_ms=0)
     finished = (
         format_mllog("init_start", time_ms=90_000)
@@ -279,6 +286,7 @@ def test_run_that_died_while_it_started_is_aborted(import_text):
 
 
 def test_processes_that_print_the_same_start_are_one_run(import_text):
+    # Two processes print each start, less than a second apart: no run is aborted by the second one.
     starts = format_mllog("init_start", time_ms=0) + format_mllog("init_start", time_ms=900)
     starts += format_mllog("run_start", time_ms=5000) + format_mllog("run_start", time_ms=5001)
     end = format_mllog("block_start", time_ms=6000, samples_count=0)
@@ -290,7 +298,10 @@ def test_processes_that_print_the_same_start_are_one_run(import_text):
 
 
 def change_events(text, change):
-    """Return a log with each event changed in place."""
+    """Return a log of MLPerf's form with each event changed by ``change``.
+
+    ``change`` gets an event as a dictionary and changes it in place.
+    """
     lines = []
     for line in text.splitlines():
         event = json.loads(line.removeprefix(":::MLLOG "))
