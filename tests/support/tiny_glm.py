@@ -52,6 +52,7 @@ class DrawnExamples(Examples):
             # Tokens of the answer have the gap's position, and count in it by block position.
             positions = np.concatenate([np.arange(len(context)), np.full(block, mask)])
             blocks = np.concatenate([np.zeros(len(context)), np.arange(1, block + 1)])
+            # Places whose outputs are compared with ``targets``: of the start token and the answer.
             rows = np.arange(len(context), len(ids))
             # In an evaluation any number of candidates may be right.
             right = bool(rng.random() < 0.4) if self.evaluation else slot == 0
@@ -155,7 +156,12 @@ def new_job(
 
 
 def train(job: GlmJob, epochs: int = 2) -> dict[str, Any]:
-    """Take the steps of some epochs; return losses, samples, weights, quality, facts."""
+    """Take the steps of some epochs; return what they gave.
+
+    Returns:
+        ``losses`` and ``samples`` of each step; ``weights`` by name; ``quality``: the value of the
+        evaluation, and of how many samples it is; ``facts`` of the job.
+    """
     losses, samples = [], []
     for epoch in range(epochs):
         batches = list(job.batches(epoch))

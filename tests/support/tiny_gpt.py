@@ -83,7 +83,10 @@ def make_recipe(**changes: Any) -> GptRecipe:
 
 
 def new_job(*, rank: int = 0, world_size: int = 1, **changes: Any) -> GptJob:
-    """Return the job of a rank on random data; ``changes``: of fields of the recipe."""
+    """Return the job of a rank on random data; ``changes``: of fields of the recipe.
+
+    ``SAMPLES``, 20, are trained in an epoch. ``Split`` makes random tokens of so many samples.
+    """
     context = JobContext(
         recipe=make_recipe(**changes),
         data_dir=Path(),
@@ -102,7 +105,13 @@ def gather_whole(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def train(job: GptJob) -> dict[str, Any]:
-    """Take the steps of an epoch; return losses, samples, weights, quality, facts."""
+    """Take the steps of an epoch; return what they gave.
+
+    Returns:
+        ``losses`` of each step; ``samples`` of each batch of this rank; ``weights`` by name, whole;
+        ``quality``: the value of the evaluation, and of how many samples it is; ``facts`` of the
+        job.
+    """
     losses, samples = [], []
 
     def count(source: Any) -> Any:

@@ -57,6 +57,7 @@ def list_losses(job: Any, device: Device, steps: int) -> list[float]:
 def run_measured(job: Job, device: Device, recipe: Any) -> list[dict[str, Any]]:
     """Run the measured loop over ``job`` as a rank does; return its events."""
     events: list[dict[str, Any]] = []
+    # The checks that a rank makes while it trains: that each parameter gets a gradient and changes.
     trained = job.trained_parameters()
     watch = GradientWatch(trained, num_steps=5)  # as many as the worker watches
     parameters = ParameterCheck(

@@ -88,7 +88,11 @@ def new_stepper(
 
 
 def make_batches(sharding: Sharding, epoch: int) -> Iterator[Batch]:
-    """Yield the micro-batches of a rank in an epoch, as its sharding cuts the rows."""
+    """Yield the micro-batches of a rank in an epoch, as its sharding cuts the rows.
+
+    Of each micro-batch, the sharding has the numbers of its rows, the samples of its whole step
+    over all ranks, and whether it is the last one of the step.
+    """
     features, targets = make_rows()
     for part in sharding.micro_batches(epoch):
         # Rows without weight only keep a rank in step with the others.
@@ -234,6 +238,7 @@ def train_step_and_read_buffer(rank: int) -> float:
 
     It shows whether rank 0 sends its buffers to the other ranks, as DDP does by default.
     """
+    # Of 71 rows, the first 4 are the batch of either rank: together 8 samples of the step.
     features, targets = make_rows()
     model = new_model()
     model.register_buffer("constant", torch.zeros(()))
@@ -241,4 +246,5 @@ def train_step_and_read_buffer(rank: int) -> float:
     model.constant.fill_(rank + 1)  # type: ignore[operator,union-attr]
     batch = Batch((features[:4], targets[:4]), Counts(samples=4), step_samples=8, closes_step=True)
     stepper.step(iter([batch]))
+    # On rank 1: 2 if it kept its own value, 1 if rank 0 sent its value.
     return float(model.constant)  # type: ignore[arg-type]

@@ -96,8 +96,10 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     root = tmp_path / "root"
     root.mkdir()
     (tmp_path / "bin").mkdir()
+    # ``ROOT``: the folder below which files of the machine, such as /dev/dri, are searched.
     monkeypatch.setattr(torch_vendor, "ROOT", root)
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
+    # Variables by which a user hides devices must not change what the tests find.
     for name in (
         "CUDA_VISIBLE_DEVICES",
         "HIP_VISIBLE_DEVICES",

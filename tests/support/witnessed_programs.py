@@ -37,6 +37,9 @@ def measure(
 ) -> Record:
     """Run a program of ``tests/witness/programs`` and return its record, checked.
 
+    Trainmark watches the program train and measures it; ``WORK`` states what it does: 8 samples a
+    step in fp32, of which the first 5 steps are warm-up, and lines with ``step_ms``.
+
     Args:
         args: arguments of the program.
         work: the file of ``--witness``.
@@ -53,7 +56,11 @@ def measure(
 
 
 def list_grave_finding_codes(record: Record) -> set[str]:
-    """Return the codes of a record's findings that lower its trust for good."""
+    """Return the codes of a record's findings that lower its trust for good.
+
+    ``GRAVE_CODES``: those that say that the program does not train as it states, such as with
+    batches of another size, without gradients, or with weights that do not change.
+    """
     from trainmark.record.witnessed import GRAVE_CODES
 
     return {finding.code for finding in record.findings} & GRAVE_CODES

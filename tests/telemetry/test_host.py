@@ -25,6 +25,7 @@ def write_zone(root: Path, number: str, name: str, energy_uj: int | str) -> Path
     Args:
         number: of the zone; "0:1" is a part of zone 0.
     """
+    # ``RANGE_UJ``: microjoules after which the counter starts anew.
     folder = root / "sys/class/powercap" / f"intel-rapl:{number}"
     folder.mkdir(parents=True)
     (folder / "name").write_text(name + "\n")
@@ -68,7 +69,7 @@ def test_gap_in_which_a_counter_could_wrap_gives_no_energy(
     with pytest.raises(MonitorFault) as fault:
         energy.read()
     assert fault.value.kind == "failed"
-    assert not energy.is_readable
+    assert not energy.is_readable  # so it is not asked again
 
 
 def test_cpu_use_needs_a_long_enough_interval(tmp_path: Path, clock: FakeClock) -> None:
@@ -81,6 +82,7 @@ def test_cpu_use_needs_a_long_enough_interval(tmp_path: Path, clock: FakeClock) 
         clock.advance(after_ms * 10**6)
         # ``nullcontext``: errors of a source are raised, not reported.
         readings.append(set(machine.read(lambda _: nullcontext())))
+    # Readings are at 50, 110, 209 and 210 ms. The use is read at 110 ms, and 100 ms later.
     memory, cpu = "memory_used_bytes", "utilization_percent"
     assert readings == [{memory}, {memory, cpu}, {memory}, {memory, cpu}]
 
@@ -119,6 +121,7 @@ def test_each_power_reading_of_the_controller_is_reported_once(
     (tmp_path / "dev").mkdir()
     (tmp_path / "dev/ipmi0").touch()
     machine = HostReader(root=tmp_path)
+    # ``rapl`` counts the energy of the processor, ``ipmi`` is the machine's controller.
     assert machine.sources == ["psutil", "rapl", "ipmi"]
     machine.ask_controller()  # which takes long, so not with each reading
     # ``nullcontext``: errors of a source are raised, not reported.

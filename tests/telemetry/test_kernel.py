@@ -75,6 +75,7 @@ def test_message_file_that_cannot_be_read_is_closed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # A folder can be opened like a file, but not read.
+    # ``KMSG`` is the path of the kernel's messages; what cannot read it falls back to dmesg.
     monkeypatch.setattr(kernel, "KMSG", tmp_path)
     monkeypatch.setattr(kernel, "DmesgSource", lambda: "dmesg")
     descriptors = Path("/proc/self/fd")
@@ -86,6 +87,7 @@ def test_message_file_that_cannot_be_read_is_closed(
 
 
 def test_dmesg_yields_messages_newer_than_its_first_output() -> None:
+    # ``printed[0]`` is the whole output of the tool dmesg, which has all messages at each call.
     printed = ["[    1.000000] old\n[    2.500000] also old\n"]
     source = DmesgSource(lambda _: printed[0])
     assert list(source.read()) == []
@@ -135,6 +137,7 @@ def test_unreadable_log_is_one_fault() -> None:
 
     reader = KernelReader(lambda *_: pytest.fail("nothing is written"), refuse)
 
+    # The first reading raises the fault; the first argument above would fail at an event.
     with pytest.raises(MonitorFault):
         reader.take()
     reader.take()  # reads nothing more, without an error
