@@ -37,6 +37,9 @@ def test_both_file_formats_give_the_same_ids(tmp_path, write_tokenizer):
 
 @pytest.mark.parametrize("write_tokenizer", WRITERS)
 def test_text_of_the_end_token_is_encoded_as_text(tmp_path, write_tokenizer):
+    # ``WRITERS`` are two functions that write the same made tokenizer of 264 tokens, as two files
+    # or as one, and return its folder. ``END`` is "<|endoftext|>", its last token, with which the
+    # program itself ends each document. ``encode_text`` returns the ids of a text.
     opened = open_corpus_tokenizer(write_tokenizer(tmp_path))
     # A document that quotes the token does not end there.
     ids = encode_text(opened, f"a{END}b")
@@ -60,6 +63,8 @@ def test_byte_order_mark_and_crlf_change_no_id(tmp_path, write_tokenizer):
 
 
 def test_merge_that_is_not_two_tokens_is_named_by_its_line(tmp_path):
+    # A valid tokenizer, vocab.json and merges.txt; the latter is replaced below. Its first line
+    # states the version, the second is a correct merge.
     write_two_files(tmp_path)
     # A merge is a pair of tokens; that of the file's third line has three. ``read_fault`` returns
     # the text of the error of opening the folder.
@@ -93,6 +98,8 @@ def read_fault(folder):
 @pytest.mark.parametrize("write_tokenizer", WRITERS)
 def test_tokenizer_that_adds_a_prefix_space_is_refused(tmp_path, write_tokenizer):
     # Our encoding never adds a space before the first word.
+    # ``WRITERS`` write a made tokenizer of 264 tokens: 256 bytes, 7 merges and the end of a
+    # document. ``read_fault`` expects that opening a folder fails, and returns the error's text.
     settings = write_tokenizer(tmp_path) / "tokenizer_config.json"
     settings.write_text(json.dumps({"add_prefix_space": False}))
     assert open_corpus_tokenizer(tmp_path).vocab_size == 264
@@ -144,6 +151,9 @@ def test_bert_settings_that_contradict_its_tokenizer_are_refused(
 def test_vocabulary_may_differ_from_the_model_only_by_padding(
     tmp_path, entries, vocab_size, multiple, refused
 ):
+    # ``entries`` is the number of tokens of the tokenizer, ``vocab_size`` that of the model, which
+    # may be larger only up to the next multiple: 50,304 is 393 x 128, the first one from 50,257 on.
+    # The folder, ``size_source`` and ``fix`` are only words of the error.
     # ``multiple``: the model's vocabulary may be rounded up to a multiple of it.
     expectation = pytest.raises(
         DataError, match=f"{entries} entries, but the model expects {vocab_size}"

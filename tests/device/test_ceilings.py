@@ -14,7 +14,11 @@ MIB = 1 << 20
 
 
 def check_result(device, work):
-    """Do the work once, and check that its result is right."""
+    """Do the work once, and check that its result is right.
+
+    ``Work`` has ``run``, which does it, and ``fault``, which returns what is wrong with its result;
+    None: nothing.
+    """
     work.run()
     device.synchronize()
     # Not within the ``assert``: pytest would show ``work`` with the device's tensors.
@@ -25,6 +29,9 @@ def check_result(device, work):
 @pytest.mark.parametrize("precision", get_args(Precision))
 @pytest.mark.parametrize("shape", [(512, 512, 512), (3000, 96, 160)])
 def test_matmul_results_are_correct(vendor, device, precision, shape):
+    # ``shape`` is rows, inner and columns: a (rows, inner) by an (inner, columns) matrix, one of
+    # them not square. ``try_precision`` switches the device to the precision; it returns why that
+    # is not possible, None if it is. ``check_result`` multiplies and fails if the product is wrong.
     why = try_precision(vendor, device, precision)
     if why is not None:
         pytest.skip(why)
@@ -37,6 +44,8 @@ def test_device_copy_results_are_correct(device):
 
 @pytest.mark.parametrize("to_device", [True, False])
 def test_host_copy_results_are_correct(device, to_device):
+    # 8 MiB are copied from the host to the device, or back. ``check_result`` copies once and fails
+    # if other bytes arrive.
     work = rates.prepare_transfer(device, 8 * MIB, to_device=to_device)
     if work is None:
         pytest.skip("the device computes in the host's memory")

@@ -11,7 +11,11 @@ from trainmark.cases.gpt_megatron.case import GptRecipe
 
 
 def spawn_ranks(task, vendor, world, tmp_path):
-    """Do a task of ``contract_ranks`` on so many ranks; an error of any rank fails the test."""
+    """Do a task of ``contract_ranks`` on so many ranks; an error of any rank fails the test.
+
+    Each rank is a process that calls ``run_task`` of ``support/contract_ranks.py``, which raises an
+    error where a number is wrong. The ranks find each other by the file ``rendezvous``.
+    """
     if vendor.count() < world:
         pytest.skip(f"{vendor.count()} device here")
     torch.multiprocessing.spawn(

@@ -17,4 +17,6 @@ def test_vendor_conforms(vendor):
 def test_device_conforms(vendor):
     if vendor.count() == 0:
         pytest.skip(f"no {vendor.name} device here")
+    # ``device_faults`` opens the vendor's first device and returns a text for each rule of the
+    # protocol ``Device`` that it breaks: a member that is missing or returns another type.
     assert device_faults(vendor) == []

@@ -37,7 +37,12 @@ ROUNDED = 2 * MIB  # an allocator hands out whole pages of this size at most
 
 @pytest.fixture(scope="module")
 def memory_readings(vendor):
-    """Return four readings of memory: before, and while holding 64, then 32, then 96 MiB."""
+    """Return four readings of memory: before, and while holding 64, then 32, then 96 MiB.
+
+    A reading is a dictionary with ``used_bytes``, ``total_bytes`` and ``allocator_peak_bytes``;
+    None: not known. ``SCRIPT`` takes them in a process of its own, as the peak counts from its
+    start, and prints them as JSON.
+    """
     process = subprocess.run(
         [sys.executable, "-c", SCRIPT, vendor.name], capture_output=True, text=True, check=False
     )
@@ -55,6 +60,7 @@ def test_allocator_peak_is_the_most_memory_held(memory_readings):
         assert peaks == [None] * 4
         pytest.skip("it has no allocator of its own")
     grown = [peak - peaks[0] for peak in peaks]
+    # The most MiB held until each reading: at the third, with 32 held, it is still 64.
     assert all(
         exact * MIB <= growth < exact * MIB + ROUNDED
         for growth, exact in zip(grown, (0, 64, 64, 96), strict=True)

@@ -85,7 +85,11 @@ def test_monitor_reports_the_memory_of_the_device(
 
 @contextmanager
 def start_rank(vendor: Vendor, rank: int) -> Iterator[subprocess.Popen[str]]:
-    """Start a process that opens the device of a rank, and takes memory after a line of input."""
+    """Start a process that opens the device of a rank, and takes memory after a line of input.
+
+    ``RANK`` is its script: it prints "opened", reads a line, allocates ``HELD_BYTES``, 512 MiB,
+    prints "held" and keeps the memory until it reads another line.
+    """
     words = [vendor.name, str(rank), str(vendor.count()), str(HELD_BYTES)]
     process = subprocess.Popen(
         [sys.executable, "-c", RANK, *words],
@@ -108,6 +112,9 @@ def read_line(stream: IO[str] | None) -> str:
 def test_rank_takes_memory_on_its_device_only(
     monitor: Monitor, monitor_numbers: list[int], accelerator: Vendor
 ) -> None:
+    # ``monitor_numbers[rank]`` is the monitor's number of the rank's device. ``start_rank`` starts
+    # a process that opens it and takes 512 MiB (``HELD_BYTES``) there; the monitor is read before
+    # and after, which gives a sample by number.
     for rank in {0, len(monitor_numbers) - 1}:  # the first and the last device, or the only one
         with start_rank(accelerator, rank) as process:
             assert read_line(process.stdout) == "opened"

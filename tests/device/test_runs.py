@@ -29,6 +29,8 @@ def is_target_reached(record):
 
 
 def test_the_smallest_case_reaches_its_target(run):
+    # ``run`` trains the case on the device and returns the record. ``is_target_reached`` compares
+    # the quality in it with the case's target; ``mem`` and ``mem_total`` are bytes of memory.
     record = run("toy")
     assert is_target_reached(record)
     used, total = (record.figures[name].value for name in ("mem", "mem_total"))
@@ -43,6 +45,8 @@ def test_every_case_reaches_its_target(accelerator, run, case):
 def test_two_devices_train_together(accelerator, run):
     if accelerator.count() < 2:
         pytest.skip("one device here")
+    # ``run`` trains the case toy, here with two ranks, a device each. ``is_target_reached``
+    # compares the quality in the record with the case's target.
     record = run("toy", "--nproc", "2")
     assert is_target_reached(record)
     assert len(record.ranks) == 2

@@ -27,6 +27,9 @@ def prepare_long_work(device: Device) -> tuple[Callable[[], Any], int]:
     So many products take the device at least ``WORK_NS``, most of it after the host has queued
     them: if queueing took as long as the work, marks of the host's time would be right by chance.
     The host's clock measures this, until a number is read back, as the device's clock is tested.
+
+    ``WORK_NS`` is 100 ms, ``BEHIND`` 4: the work takes four times as long as queueing it, or more.
+    ``MOST_REPEATS`` is 4096. The first size with which that is possible is taken.
     """
     for size in (16, 64, 256, 1024, 4096, 8192):
         square = device.place(torch.rand(size, size) / size)
@@ -70,6 +73,9 @@ def time_repeats(device: Device, work: Callable[[], Any], repeats: int) -> tuple
 
 
 def test_time_between_marks_equals_synchronized_wall_time(accelerator, device):
+    # ``prepare_long_work`` returns matrix products that take the device 100 ms or more; they are
+    # timed seven times (``ATTEMPTS``), by marks in the device's queue and by the host's clock. The
+    # two may differ by 1%.
     work, repeats = prepare_long_work(device)
     timings = [time_repeats(device, work, repeats) for _ in range(ATTEMPTS)]
     ratios = [device_ns / wall_ns for device_ns, wall_ns in timings]

@@ -36,6 +36,8 @@ def put_tool(folder: Path, name: str, script: str) -> None:
 
 def test_no_device_on_other_systems(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(apple, "sys", SimpleNamespace(platform="linux"))
+    # ``unusable`` would say why devices of the machine cannot be used: there are none.
+    # ``monitored`` would have a monitor's number for each rank.
     vendor = Apple()
     assert (vendor.count(), vendor.product_names(), vendor.monitor()) == (0, [], None)
     assert (vendor.unusable(), vendor.driver_version(), vendor.monitored(1)) == (None, None, [])
@@ -43,6 +45,9 @@ def test_no_device_on_other_systems(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("machine")
 def test_a_mac_has_one_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    # ``machine`` simulates a Mac with an M3 Max and macOS 15.5, whose user is not root. ``refuse``
+    # returns why a recipe cannot run, None if it can. ``vendor_faults`` lists broken rules of the
+    # protocol ``Vendor``.
     vendor = Apple()
     assert (vendor.count(), vendor.product_names()) == (1, ["Apple M3 Max"])
     assert (vendor.driver_version(), vendor.rank_memory(1)) == ("macOS 15.5", None)

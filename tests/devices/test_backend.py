@@ -85,6 +85,9 @@ def open_backend(torch: Any) -> Backend:
 
 
 def test_backend_with_an_allocator_of_torch_uses_it() -> None:
+    # ``open_backend`` opens device 1 with this simulated torch, whose module of the backend is
+    # empty: memory is known only by ``torch.accelerator``. ``calls`` gets a word for each call that
+    # resets ("reset") or frees ("empty").
     calls: list[str] = []
     backend = open_backend(make_torch(SimpleNamespace(), **make_allocator_calls(calls)))
     # The values that ``make_allocator_calls`` returns.
@@ -117,6 +120,8 @@ def test_backend_without_an_allocator_of_torch_uses_its_module() -> None:
 
 @pytest.mark.parametrize("missing", ["max_memory_allocated", "reset_peak_memory_stats"])
 def test_peak_that_cannot_be_reset_is_unknown(missing: str) -> None:
+    # A peak counts from opening on, so that both functions are needed; ``make_torch`` gives a
+    # ``torch.accelerator`` that has neither. All numbers are arbitrary.
     module = SimpleNamespace(
         mem_get_info=lambda _: (0, GIB),
         max_memory_allocated=lambda _: GIB,
@@ -129,6 +134,8 @@ def test_peak_that_cannot_be_reset_is_unknown(missing: str) -> None:
 
 
 def test_events_of_the_backend_module_replace_missing_torch_events() -> None:
+    # ``make_torch`` returns a simulated torch with this module of the backend (as ``torch.npu``);
+    # its ``torch.Event`` raises an error. ``Event`` is a made class of events.
     module = SimpleNamespace(mem_get_info=lambda _: (0, GIB), Event=Event)
     backend = open_backend(
         make_torch(module, event=make_failing_call("Backend doesn't support events."))
