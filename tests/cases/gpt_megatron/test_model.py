@@ -145,16 +145,20 @@ def test_the_standard_shape_has_the_published_parameters() -> None:
 
 def test_flop_formula_matches_a_count_by_hand() -> None:
     job = tiny_gpt.new_job(seq_length=12)
-    # 12 L D^2 + D V weights, 6 FLOPs each, and 12 L D T, for 8 x 12 tokens; L = 2, D = 32,
-    # T = 12, and V is padded to 128.
+    # The tiny GPT has L = 2 layers, D = 32 wide, samples of T = 12 tokens, and a vocabulary of 100,
+    # for which its table is padded to V = 128 rows. FLOPs of a token: 6 for each of the
+    # 12 L D^2 + D V weights, and 12 L D T for attention. 96 tokens: a micro-batch of 8 samples.
     by_hand = (6 * (12 * 2 * 32**2 + 32 * 128) + 12 * 2 * 32 * 12) * 96
     assert job.model_flops(Counts(tokens_padded=96)) == by_hand
 
 
 def test_activation_checkpointing_changes_no_result() -> None:
+    # ``train`` trains one epoch of the tiny job. Both jobs begin with the same weights and data;
+    # the second one drops activations and computes them again in the backward pass.
     plain = tiny_gpt.train(tiny_gpt.new_job())
     recomputed = tiny_gpt.train(tiny_gpt.new_job(checkpoint_activations=True))
     assert recomputed["losses"] == plain["losses"]
+    # The validation loss after the epoch, and the number of scored samples.
     assert recomputed["quality"] == plain["quality"]
 
 
@@ -187,8 +191,10 @@ SPREADS: dict[str, tuple[int, dict[str, Any]]] = {
 
 
 def test_tensor_parallel_replicas_need_fsdp() -> None:
-    GptRecipe(tensor_parallel=2).check(2)  # the number of ranks: a single replica
-    GptRecipe(tensor_parallel=2, fsdp=True).check(4)
+    # ``check(ranks)`` raises if so many ranks cannot train the recipe. With ``tensor_parallel=2``
+    # two ranks share a replica of the model: 2 ranks are one replica, 4 ranks are two.
+    GptRecipe(tensor_parallel=2).check(2)  # raises nothing: a single replica
+    GptRecipe(tensor_parallel=2, fsdp=True).check(4)  # raises nothing either
     with pytest.raises(UsageError, match="2 replicas with tensor_parallel=2 need fsdp=true"):
         GptRecipe(tensor_parallel=2).check(4)
 

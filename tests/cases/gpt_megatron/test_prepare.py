@@ -61,6 +61,7 @@ def read_documents(data):
 
 
 def read_files(folder):
+    """Return the bytes of each file below ``folder``, by its path relative to the folder."""
     return {
         str(path.relative_to(folder)): path.read_bytes()
         for path in folder.rglob("*")
@@ -117,9 +118,11 @@ def test_manifest_lists_the_files_sources_and_counts_of_a_prepared_corpus(
 
 
 def test_prepared_bytes_do_not_depend_on_block_size(corpus, tokenizer, tmp_path, request):
+    # ``corpus`` is a file of 60 short lines, which one block of the usual 2 MiB holds.
     run_prepare(corpus, tmp_path / "whole", tokenizer)
     request.getfixturevalue("small_blocks")  # the second preparation reads blocks of 200 bytes
     run_prepare(corpus, tmp_path / "cut", tokenizer)
+    # ``read_files``: the bytes of every file below a folder, by its relative path.
     assert read_files(tmp_path / "whole") == read_files(tmp_path / "cut")
 
 
@@ -181,6 +184,8 @@ BAD_LINES = [
 
 @pytest.mark.parametrize(("line", "error_start"), BAD_LINES)
 def test_line_without_text_is_refused(tmp_path, line, error_start):
+    # ``BAD_LINES``: wrong lines, each with the beginning of its error. Texts are read at the key
+    # "text", which the option ``text_key=`` of a preparation changes.
     # The empty second line is no document, but counts.
     all_lines = [b'{"text": "a"}\n', b"\n", line, b'{"text": "b"}\n']
     with pytest.raises(DataError) as caught:
@@ -267,10 +272,14 @@ def run_prepare_with_reporter(raw, data, tokenizer, reporter):
 def test_workers_write_the_same_bytes_and_name_the_faulty_line(
     corpus, tokenizer, tmp_path, monkeypatch
 ):
+    # ``corpus`` has the 60 ``TEXTS``, a line each; ``small_blocks`` makes blocks of 200 bytes, so
+    # that several workers have something to do. Each further worker needs ``WORKER_BYTES`` of
+    # corpus, which are usually 32 MiB.
     run_prepare(corpus, tmp_path / "alone", tokenizer)
     monkeypatch.setattr(encoding, "WORKER_BYTES", 100)  # even this corpus is worth workers
     run_prepare(corpus, tmp_path / "together", tokenizer, workers=2)
     assert read_files(tmp_path / "together") == read_files(tmp_path / "alone")
+    # ``read_fault`` returns the error's text. The wrong line is the one after the 60.
     corpus.write_text(format_lines(TEXTS) + '{"body": "x"}\n')
     message = read_fault(DataError, corpus, tmp_path / "data", tokenizer, workers=2)
     assert f"{corpus}, line 61: the key 'text' is missing; the line has the keys body" in message
@@ -283,6 +292,7 @@ def test_sparse_hole_in_a_corpus_is_a_line_without_text(tmp_path, tokenizer, mon
     # Makes the file longer: the rest is zeros, without a line end.
     os.truncate(tmp_path / "c.jsonl", 1 << 24)
     message = read_fault(DataError, tmp_path / "c.jsonl", tmp_path / "data", tokenizer)
+    # Line 1 is the one text written above; the zeros after it are line 2, which is no JSON.
     assert "line 2: not JSON" in message
 
 
@@ -293,7 +303,10 @@ def test_call_resumes_after_a_line_that_was_read_in_pieces(tmp_path, small_block
     file = tmp_path / "c.jsonl"
     file.write_text(f"{' ' * 1000}\n{format_lines(TEXTS[:20])}")
     blocks = [*encoding.read_blocks([file])]
+    # Read whole, the file would have 21 lines: the spaces and 20 texts.
     assert sum(len(block.lines) for block in blocks) > 21
+    # ``block.after`` is the position at which a block ends. A call that begins there, as one does
+    # after an interruption, reads exactly the blocks that followed in the first call.
     for begin, block in enumerate(blocks):
         later_blocks = [*encoding.read_blocks([file], block.after)]
         assert [other.lines for other in later_blocks] == [
@@ -309,6 +322,8 @@ def test_line_limit_holds_over_files_and_calls(tmp_path, small_blocks):
         paths[-1].write_text(format_lines(TEXTS[:10]))
     blocks = [*encoding.read_blocks(paths, max_lines=25)]
     assert sum(len(block.lines) for block in blocks) == 25
+    # ``block.after`` is the position at which a block ends, with the lines read so far, so that the
+    # 25 of ``max_lines`` are counted from the beginning of the first file in a later call too.
     # A call that begins after a block reads what follows, up to the same limit.
     for begin, block in enumerate(blocks):
         later_blocks = [*encoding.read_blocks(paths, block.after, max_lines=25)]

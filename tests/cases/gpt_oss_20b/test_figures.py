@@ -42,8 +42,11 @@ def compute_case_figures(number: int, facts: dict[str, Any]) -> Any:
 
 
 def test_single_rank_has_the_mean_load_with_a_reason() -> None:
-    # ``FACTS``: the busiest expert has 1.5 times the mean load. The other two figures compare
-    # ranks: a single rank has all experts, so its load is the mean by definition.
+    # ``FACTS`` is what a job reports: here the busiest expert has 1.5 times the mean load.
+    # ``expert_overload`` and ``expert_overload_worst`` compare ranks: a single rank has all
+    # experts, so its load is the mean (1.0) by definition. ``note`` is the run's; it names the load
+    # of the busiest expert. There is no exchange (all-to-all) of tokens on one rank, so that figure
+    # has a reason, not a value.
     figures, (note,) = compute_case_figures(1, FACTS)
     for name in ("expert_overload", "expert_overload_worst"):
         assert figures[name].value == 1.0
@@ -60,7 +63,8 @@ def test_load_of_the_busiest_rank_and_exchange_are_reported() -> None:
     assert figures["expert_overload"] == Figure(1.25)
     assert figures["expert_overload_worst"] == Figure(1.75)
     assert (note.code, note.args) == ("busiest_rank", {"rank": 1.25, "expert": 1.5})
-    # Two ranks send 1,000 tokens each at 10 bytes in 2 s; a quarter of the time is exchange.
+    # ``compute_case_figures`` makes equal ranks, each with 1,000 tokens in 2 s, of which 0.5 s are
+    # exchange: 25%. ``SHARED`` has 10 exchanged bytes a token: 1,000 x 10 / 2 s on each device.
     assert figures["all_to_all_bytes_per_device"].value == pytest.approx(5_000)
     assert figures["all_to_all_share"].value == pytest.approx(25.0)
 

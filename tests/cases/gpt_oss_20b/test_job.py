@@ -117,6 +117,8 @@ def test_distributed_model_trains_as_on_one_rank(tmp_path: Path, ranks: int) -> 
 
 
 def test_recomputing_changes_no_loss() -> None:
+    # Activations are computed again in the backward pass: some of each block, or all. The number of
+    # ``assignments`` (tokens times the experts chosen for each) shows that none is counted twice.
     plain = train(tiny_gpt_oss.new_job())
     for activations in ("selective", "full"):
         training = train(tiny_gpt_oss.new_job(checkpoint_activations=activations))
@@ -190,7 +192,9 @@ def test_parameters_are_those_of_the_published_model() -> None:
     # OpenAI publishes 20,914,757,184 with 201,088 rows of 2880 in the token table and in the
     # head; the recipe has 128,256.
     assert recipe.parameters == 20_914_757_184 - 2 * (201_088 - 128_256) * 2880
-    assert recipe.active_parameters == 3_767_928_384  # those that a token uses
+    # Those that a token uses: in each of 24 layers without 28 of the 32 experts, which have
+    # 24,891,840 weights each: 3 x 2880 x 2880 of matrices and 3 x 2880 of biases.
+    assert recipe.active_parameters == 3_767_928_384
     job = tiny_gpt_oss.new_job()
     assert job.num_parameters == job.recipe.parameters
 
@@ -212,7 +216,8 @@ def test_flops_count_only_the_active_experts_of_a_token() -> None:
     tokens = Counts(samples=1, sequences=1, tokens=12, tokens_padded=12)
     flops_of_8_experts = tiny_gpt_oss.new_job().model_flops(tokens)
     flops_of_16_experts = tiny_gpt_oss.new_job(num_experts=16).model_flops(tokens)
-    # Only the router grows: 6 FLOPs, 2 layers, 32 x 8 more weights, 12 tokens.
+    # A token uses two experts, however many there are. Only the router grows, by a row of the width
+    # 32 for each of 8 more experts: 6 FLOPs for each weight and token, in 2 layers, for 12 tokens.
     assert flops_of_16_experts - flops_of_8_experts == 6 * 2 * 32 * 8 * 12
 
 
@@ -231,6 +236,9 @@ def test_flops_count_only_the_active_experts_of_a_token() -> None:
 def test_experts_that_cannot_be_distributed_are_refused(
     changes: dict[str, Any], ranks: int, expected_error: str
 ) -> None:
+    # The tiny recipe has 8 experts in a layer, of which each token uses 2 (``top_k``), and 4 heads
+    # of queries. ``expert_parallel`` ranks share the experts; with more ranks there are several
+    # such replicas. ``check(ranks)`` raises if so many ranks cannot train the recipe.
     tiny_gpt_oss.make_recipe(expert_parallel=2).check(4)  # raises nothing
     with pytest.raises(UsageError) as caught:
         tiny_gpt_oss.make_recipe(**changes).check(ranks)

@@ -33,7 +33,9 @@ def test_an_expert_may_get_its_first_tokens_after_the_watched_steps() -> None:
     stream = job.batches(0)
     for step in range(10):
         with torch.no_grad():
-            # In the first five steps, whose gradients are watched, no token chooses expert 7.
+            # In the first five steps, whose gradients are watched, no token chooses expert 7: the
+            # bias of the first layer's router keeps it out. Without a gradient an expert is an
+            # error only if it received tokens in these steps.
             bias[7] = -1000.0 if step < 5 else 0.0
         job.step(stream)
     job.check()  # an error would end the run

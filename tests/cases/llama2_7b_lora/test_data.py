@@ -172,6 +172,8 @@ def generated(tmp_path_factory, few_dialogues):
 
 
 def test_summaries_follow_from_their_dialogues():
+    # ``KNOWLEDGE``: questions, each with its possible answers and, for each answer, the words that
+    # belong to it. ``LETTERS`` are A to D.
     kinds_seen = set()
     for dialogue, summary in generating.draw_dialogues("train", rows=300, seed=3):
         lines = dialogue.split("\n")
@@ -199,6 +201,7 @@ def test_summaries_follow_from_their_dialogues():
 
 
 def test_check_summarizes_the_content_and_load_returns_it(generated, tmp_path):
+    # ``generated`` is a folder of generated dialogues, ``TINY`` the recipe to train on them.
     facts = data.check(generated, TINY)
     loaded = data.load(generated, TINY)
     # Dialogues are joined and cut into rows of ``seq_length`` tokens; the last row may be short.
@@ -212,7 +215,8 @@ def test_check_summarizes_the_content_and_load_returns_it(generated, tmp_path):
     assert loaded.train.num_documents == generating.DIALOGUES["train"]
     assert loaded.config.vocab_size == 256
     assert data.check(generated, TINY).content_id == facts.content_id
-    # Without MMLU, the validation dialogues are scored.
+    # Without MMLU, the validation dialogues are scored: other data, so another ``content_id``.
+    # A run that starts from random weights (``init``) measures speed alone: it is not comparable.
     off = data.check(generated, dataclasses.replace(TINY, mmlu_mode="off", init="random"))
     assert off.content_id != facts.content_id
     assert (off.eval_samples, off.best_quality) == (len(loaded.validation), 1.0)
