@@ -88,6 +88,9 @@ def test_a_prompt_is_the_published_one():
     ],
 )
 def test_a_wrong_csv_row_is_named(tmp_path, text, where, what):
+    # A row has the question, four choices, and the letter of the right one (A to D); there is no
+    # header. ``where`` is the place in the file and ``what`` the error. The row of the second file
+    # begins in line 2 and ends in line 3, as its question has a line break in quotes.
     file = tmp_path / "x_test.csv"
     file.write_bytes(text)
     with pytest.raises(DataError) as caught:
@@ -98,6 +101,10 @@ def test_a_wrong_csv_row_is_named(tmp_path, text, where, what):
 
 
 def test_csv_with_byte_order_mark_crlf_and_separators_keeps_its_rows(tmp_path):
+    # At \u2028, \x85 and \x0c ``str.splitlines`` would end a line, but they are part of the
+    # text. In the second row a quoted question has a line break. The first bytes of the file are a
+    # byte order mark. A ``Question`` has its text, the choices, and the index of the right one: A
+    # is 0, D is 3.
     text = 'q\u2028r\x85s\x0ct,1,2,3,4,A\r\n"u\nv",5,6,7,8,D\r\n'
     (tmp_path / "x_test.csv").write_bytes(b"\xef\xbb\xbf" + text.encode())
     assert read_questions(tmp_path / "x_test.csv") == (
@@ -282,6 +289,8 @@ def test_shots_are_dropped_until_the_prompt_fits_and_counted(model, tokenizer, m
 
 
 def test_legacy_mode_keeps_dropout_and_ranks_the_whole_vocabulary(tokenizer, mmlu):
+    # ``mmlu``: four subjects of nine questions, so 36 prompts. "Legacy" is the published scoring.
+    # The prompts are cut to 100 tokens, which does not matter here, as the model ignores them.
     plan = plan_scoring(tokenizer, mmlu, legacy=True, max_length=100)
 
     class Fixed(torch.nn.Module):
@@ -309,5 +318,6 @@ def test_legacy_mode_keeps_dropout_and_ranks_the_whole_vocabulary(tokenizer, mml
     assert not model.training  # restored
     # 2 is the place of C; -1 stands for no letter.
     assert [item.predicted for item in result.items] == [2, -1] * 18
+    # Only every other prompt was answered at all, with C. ``micro``: the share of right answers.
     right = sum(item.answer == 2 for item in result.items[::2])
     assert result.micro == right / 36

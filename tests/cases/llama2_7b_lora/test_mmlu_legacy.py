@@ -99,7 +99,15 @@ def read_columns_as_published(rows: list[list[str]]) -> list[list[Any]]:
 
 
 def build_prompts_as_published(name: str, dev: list[list[str]], test: list[list[str]]) -> list[str]:
-    """Return the prompts of ``test`` with the first five rows of ``dev`` as examples."""
+    """Return the prompts of ``test`` with the first five rows of ``dev`` as examples.
+
+    A row has the question, the four choices and the letter of the right one. A prompt has at most
+    ``LIMIT`` (450) tokens: the token BEGIN and one for each character. A longer one loses parts
+    between blank lines, from its beginning on, as in the published program.
+
+    Args:
+        name: of the subject, with underscores between its words.
+    """
 
     def format_example(row: list[Any], last: str) -> str:
         lines = [f"{letter}. {cell}" for letter, cell in zip("ABCD", row[1:5], strict=True)]

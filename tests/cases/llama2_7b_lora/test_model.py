@@ -119,6 +119,8 @@ def load_with_peft_alone(model_folder: Path, adapter_folder: Path) -> torch.nn.M
 def test_saved_adapters_give_the_same_loss_and_gradients_in_peft(
     tmp_path: Path, targets: str
 ) -> None:
+    # ``ALL_TARGETS``: the names of all layers of a block that can have an adapter. The tiny model
+    # is stored as models are often downloaded: as fp16, in several files (3).
     config = write_folder(tmp_path / "model", dtype=torch.float16, shards=3)
     model = make_model(tmp_path / "model", config, lora_targets=targets)
     save_adapters(model, tmp_path / "adapters", str(tmp_path / "model"))
@@ -133,6 +135,7 @@ def test_saved_adapters_give_the_same_loss_and_gradients_in_peft(
     peft_model = load_with_peft_alone(tmp_path / "model", tmp_path / "adapters")
     ids, labels = make_token_rows()
     our_loss, our_gradients = train_step(model, ids, labels)
+    # ``labels`` are the tokens to predict, of which ``IGNORED`` ones do not count.
     # The library's loss is a mean, ours a sum.
     counted = int((labels[:, 1:] != IGNORED).sum())
     loss = peft_model(input_ids=ids, labels=labels).loss * counted
@@ -152,7 +155,9 @@ def test_only_adapters_are_trained_and_counted() -> None:
     sizes = {True: 0, False: 0}  # by whether trained
     for parameter in model.parameters():
         sizes[parameter.requires_grad] += parameter.numel()
-    # Two layers, 64 wide, of attention, feed-forward (172 wide) and two norms; 256 tokens.
+    # ``TINY`` is the configuration of the tiny model, ``PRESETS["7b"]`` that of Llama 2 7B.
+    # Two layers, 64 wide, of attention, feed-forward (172 wide) and two norms. Besides, the table
+    # and the head have 256 tokens x 64 each, and the last norm has 64.
     layer = 4 * 64 * 64 + 3 * 64 * 172 + 2 * 64
     assert sizes[False] == count_parameters(TINY) == 2 * layer + 2 * 256 * 64 + 64 == 131_904
     # Two matrices of 8 x 64 for each of two targets in each layer.
@@ -175,7 +180,11 @@ class HostWatch(TorchDispatchMode):
 
 
 def test_random_weights_are_never_allocated_on_the_host() -> None:
-    """They are made on the device, here torch's meta device, which has no memory at all."""
+    """They are made on the device, here torch's meta device, which has no memory at all.
+
+    ``HostWatch`` notes the largest result on the host of any operation while the model is built. So
+    weights that were made on the host and then moved would be noticed too.
+    """
 
     class MetaDevice(CpuDevice):
         def place(self, value: Any) -> Any:
@@ -193,6 +202,8 @@ def test_random_weights_are_never_allocated_on_the_host() -> None:
 
 
 def test_a_recomputed_block_gives_the_same_gradients() -> None:
+    # ``make_model`` draws the same weights each time, ``make_token_rows`` the same ids and labels.
+    # With ``checkpoint_activations`` a block is computed again in the backward pass.
     rows = make_token_rows()
     loss, expected = train_step(make_model(), *rows)
     recomputed_loss, recomputed_gradients = train_step(

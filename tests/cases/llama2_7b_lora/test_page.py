@@ -88,6 +88,8 @@ def test_the_page_has_the_published_columns() -> None:
     cells = [cell.strip() for cell in table[2].strip("|").split("|")]
     assert (cells[1], cells[2], cells[5], cells[6]) == ("/", "4017.0", "0.43/0.91", "35.1%")
     assert read_section(chinese, "性能指标")[0].startswith("| 配置 | fix_hp | token/p/s | loss |")
+    # A published row, as the case's reference file has it: configuration (A100, one node,
+    # one card), fix_hp, tokens/s, loss and memory in GB.
     published = read_section(chinese, "已公布结果")
     row = "| A100单机单卡（1x1） | 数据精度=fp16, local_batchsize=4 | 4017 | 1.77 | 32.0/40 |"
     assert any(line.startswith(row) for line in published)

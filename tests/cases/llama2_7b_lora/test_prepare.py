@@ -36,6 +36,7 @@ def test_a_raw_folder_becomes_a_data_folder(raw, tmp_path):
     prepare(raw, tmp_path / "out", progress_lines.append)
     facts = data.check(tmp_path / "out", TINY)
     assert (facts.layout, facts.eval_samples) == ("jsonl", 57 * generating.TEST_ROWS)
+    # ``raw`` has 30 dialogues for training; the published data set samsum has 14,732.
     assert "train: 30 dialogues; NOT the published 14,732" in progress_lines
     assert progress_lines[-1] == f"done: {tmp_path / 'out'}"
     assert len(list((tmp_path / "out" / "mmlu").rglob("*.csv"))) == 114  # 57 subjects, dev and test

@@ -120,6 +120,8 @@ def test_invalid_data_is_refused_with_a_fix(prepared_folder: Path, case: Any) ->
 
 
 def test_download_without_validation_shards_is_refused_with_its_source(raw: Path) -> None:
+    # ``raw`` is a download of the data set C4, whose files are called shards. The error must name
+    # the place where the missing ones can be downloaded: allenai/c4.
     for shard in raw.glob("*validation*"):
         shard.unlink()
     with pytest.raises(DataError, match="allenai/c4"):
