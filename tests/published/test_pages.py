@@ -63,6 +63,8 @@ def test_nine_column_table_is_read():
 
 
 def test_page_of_large_models_is_read():
+    # ``read`` returns what is read of a page: rows of results, and places that could not be read.
+    # "四机32卡（4x8）" are four machines with 8 cards each, so 32 devices in all.
     # ``FACTS`` leaves the precision to a column of the results; here the facts state it.
     (row,) = read(
         FACTS.replace("precision,见“性能指标”", "bf16")
@@ -78,6 +80,8 @@ def test_page_of_large_models_is_read():
 
 
 def test_legacy_table_is_read():
+    # The columns: training resources, configuration file, seconds of the run, target accuracy,
+    # reached accuracy, steps, speed. The device is read from the file's name, "config_X100x1x8".
     row, empty = read(
         "| 训练资源 | 配置文件 | 运行时长(s) | 目标精度 | 收敛精度 | Steps数 | 性能（samples/s) |\n"
         "|---|---|---|---|---|---|---|\n"
@@ -93,6 +97,9 @@ def test_legacy_table_is_read():
 
 
 def test_headings_between_rows_apply_to_following_rows():
+    # ``read`` returns rows and unread lines in their order. The table has, after its header, a row
+    # with nothing but a model's name, which is a heading, a row of results, a line of text and a
+    # blank row.
     heading, row, text, empty = read(
         "| 配置 | config | precision | fix_hp | parallel_strategy | throughput | memory |\n"
         "|---|---|---|---|---|---|---|\n"
@@ -172,8 +179,9 @@ def test_status_in_brackets_behind_a_label_of_our_own_page_is_read(lang, status)
     [("| 9 |", 9), ("| |", 9), ("||", 9), ("| 9 | |", 9), ("|", 8), ("| 9 | 8 |", 10)],
 )
 def test_row_with_another_number_of_cells_than_headers_is_not_read(cells, num_cells):
-    # ``cells`` replace the last of the nine cells. An empty one at the end may lack its pipe, and
-    # empty ones after the ninth do not count.
+    # ``NINE`` is a table with nine columns, the last of which is the memory in GiB. ``cells``
+    # replace its cell in the first row; ``num_cells`` is how many cells this row then has. An empty
+    # one at the end may lack its pipe, and empty ones after the ninth do not count.
     text = NINE.replace("| 13.9/40.0 |", cells)
     for page_text in (text, "> " + text.replace("\n", "\n> ")):
         row = read(page_text)[0]
@@ -244,7 +252,8 @@ def test_folder_is_read_whole_but_for_hidden_files(tmp_path):
 
 
 def test_page_in_the_folder_of_its_run_is_no_published_result(tmp_path):
-    # The last two runs are in progress, and have no records yet.
+    # The folders a and b have runs with records, in b one level down. The runs of d and e are in
+    # progress: they have events, but no records yet. Only c has no run, so only its page is read.
     files_of_runs = (
         "a/record.json",
         "b/r1/record.json",
@@ -260,7 +269,7 @@ def test_page_in_the_folder_of_its_run_is_no_published_result(tmp_path):
     imported_rows = files.read_files([tmp_path])
     assert {row.file for row in imported_rows.rows} == {str(tmp_path / "c/page.en.md")}
     assert imported_rows.unread == []
-    # Unless the page itself is named.
+    # Unless the page itself is named; the table in it (``NINE``) has two rows.
     assert len(files.read_files([tmp_path / "a" / "page.en.md"]).rows) == 2
 
 
@@ -275,6 +284,7 @@ def test_ordinary_table_has_a_device_and_no_configuration():
 
 
 def test_table_of_plain_text_may_follow_another_without_a_line_between():
+    # The second line of headers begins another table; ``p_whole`` is the figure for samples/s.
     text = """```
 device | throughput (samples/s)
 A100 | 100
@@ -291,6 +301,8 @@ H200 | 300 | 20
 
 
 def test_precision_of_a_fact_outweighs_a_less_exact_heading():
+    # AMP in the heading is mixed precision with 16 bits of any kind; the line "Precision: bf16"
+    # states which.
     page = "# AMP results\n\nPrecision: bf16\n\n| device | samples/s |\n|---|---|\n| A100 | 5 |\n"
     (row,) = read(page)
     assert row.precision == "bf16"
@@ -302,6 +314,9 @@ def test_table_that_lacks_a_column_names_it():
 
 
 def test_decimal_commas_are_recognized_by_column():
+    # In the column ``p_core``, 0,125 and 12,5 can only have decimal commas. In the column ``acc``,
+    # the point of 0.5 leaves open what the comma of 0,5 is: this cell is not read, though its row
+    # is.
     text = "| 配置 | p_core | acc |\n|---|---|---|\n| 8卡 | 0,125 | 0,5 |\n| 16卡 | 12,5 | 0.5 |\n"
     first, cell, second = read(text)
     assert (first.figure("p_core"), second.figure("p_core")) == (0.125, 12.5)

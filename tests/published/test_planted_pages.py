@@ -35,7 +35,8 @@ def test_planted_errors_are_found_in_their_row(tmp_path: Path) -> None:
 
 
 def test_correct_rows_are_not_flagged(tmp_path: Path) -> None:
+    # ``audit_page`` returns the number of rows of a page and the lines of its findings.
     audits = [audit_page(text, tmp_path) for text in iterate_correct_pages()]
-    # The pages have enough rows for this to mean something.
+    # The pages have enough rows for this to mean something: at least 80 (``NUM_CORRECT``).
     assert sum(rows for rows, _ in audits) >= NUM_CORRECT
     assert all(lines == set() for _, lines in audits)

@@ -38,7 +38,8 @@ def test_planted_errors_are_found_in_their_line(tmp_path: Path) -> None:
 
 
 def test_correct_lines_are_not_flagged(tmp_path: Path) -> None:
+    # ``audit_file`` returns the number of lines that were read and the lines of its findings.
     audits = [audit_file(document, tmp_path) for document in iterate_correct_documents()]
-    # The files have enough lines for this to mean something.
+    # The files have enough lines for this to mean something: at least 80 (``NUM_CORRECT``).
     assert sum(lines for lines, _ in audits) >= NUM_CORRECT
     assert all(flagged == set() for _, flagged in audits)

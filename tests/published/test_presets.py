@@ -28,6 +28,8 @@ def analyze_sample(name, more="", **options):
 
 
 def test_records_of_the_sample_logs_match_their_golden_file():
+    # ``LOGS`` are short logs, one in the form of each of several trainers. Of each but one, the
+    # first value is skipped, and speeds are those of 8 devices.
     records = {
         # The log of transformers has one value only, which must not be skipped.
         path.stem: analyze_sample(path.stem, skip_steps=int(path.stem != "transformers"), gpu_num=8)
@@ -39,6 +41,8 @@ def test_records_of_the_sample_logs_match_their_golden_file():
 
 @pytest.mark.parametrize("preset", PRESETS)
 def test_every_sample_line_is_recognised_as_its_own_preset_only(preset):
+    # A preset tells how to read a trainer's log. ``sample`` is a line of such a log, ``signature``
+    # the pattern by which such a line is recognized.
     sample = PRESETS[preset].sample
     recognized = [
         name for name, candidate in PRESETS.items() if re.search(candidate.signature, sample)
@@ -57,7 +61,8 @@ def test_explicit_options_override_the_preset():
     # Mode 2 is steps/s.
     analyzed = analyze_sample("megatron", model_mode=2, skip_steps=1).record
     assert (analyzed.FINAL_RESULT, analyzed.UNIT) == (0.5, "steps/s")
-    # The keyword reads another time of the log, the 11 ms of "forward"; mode 4 is its mean.
+    # The keyword reads another time of the log, the 11 ms of "forward"; mode 4 is its mean. The
+    # lines also have "loss scale: 1.0", which the last assertion has read as the loss.
     analyzed = analyze_sample("megatron", keyword="forward:", model_mode=4).record
     assert (analyzed.FINAL_RESULT, analyzed.UNIT) == (0.011, "s/epoch")
     assert analyze_sample("megatron", keyword_loss="loss scale:").record.LOSS_RESULT == 1.0
@@ -84,6 +89,9 @@ def test_log_of_batches_without_samples_has_no_speed():
 
 
 def test_log_of_no_known_trainer_is_read_by_the_widest_keywords_or_refused_with_a_fix():
+    # A log that no preset recognizes is searched for common keywords, such as "throughput:".
+    # ``notes`` are sentences on how it was read; the first one names the preset, or says how to
+    # proceed.
     Path("train.log").write_text("step 3 throughput: 320.5 samples/s loss: 2.1\n" * 2)
     analyzed = analyze("train.log", Options(preset="auto")).record
     assert (analyzed.FINAL_RESULT, analyzed.UNIT, analyzed.LOSS_RESULT) == (320.5, "samples/s", 2.1)

@@ -68,6 +68,7 @@ def test_reference_row_names_its_file_and_line():
 
 
 def test_case_without_references_has_none_and_an_unknown_one_is_refused():
+    # "reference:CASE" selects the published results that are shipped with a case of the program.
     assert select_results(["reference:toy"]).rows == []
     with pytest.raises(UsageError, match="nonesuch"):
         select_results(["reference:nonesuch"])

@@ -40,6 +40,7 @@ def make_reading(value: Any) -> dict[str, Any]:
 
 def make_row(fields: dict[str, Any], number: int) -> Row:
     """Return a row from its fields in a file of planted errors; ``number`` gives its line."""
+    # The table begins in line 9 and its first row (``number`` 0) is in line 10.
     common = {"file": "page.md", "line": 10 + number, "table": 9, "form": "flagperf", "raw": ""}
     figures = {name: make_reading(value) for name, value in fields.pop("figures").items()}
     return Row(**common | {"configuration": f"row {number}"} | fields, figures=figures)

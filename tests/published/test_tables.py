@@ -32,7 +32,8 @@ def test_units_in_headers_are_used_and_settings_are_no_figures() -> None:
     imported_rows = read_file("precision_and_units.md")
     assert imported_rows.unread == []
     row = imported_rows.rows[0]
-    # As line 6 of the file prints them, each with its unit in the header.
+    # As line 6 of the file prints them, each with its unit in the header. Figures were measured;
+    # ``changes`` are settings, which tell what was trained.
     assert (row.device, row.world_size, row.precision) == ("h100_80gb", 64, "amp_bf16")
     assert {name: reading.value for name, reading in row.figures.items()} == {
         "MFU": 42.57,
@@ -94,7 +95,8 @@ def test_units_in_cells_are_used_if_headers_have_none() -> None:
         2.36,
         "min",
     )
-    # In lines 11 and 12, the memory is "OOM" and an error of CUDA.
+    # ``rows[1]`` is line 10 of the file, 7 B of Llama 2 on one GPU. In lines 11 and 12, the memory
+    # is "OOM" and an error message.
     assert [(entry.line, entry.kind, entry.reason.code) for entry in imported_rows.unread] == [
         (11, "row", "row_out_of_memory"),
         (12, "row", "row_without_figures"),
@@ -102,6 +104,8 @@ def test_units_in_cells_are_used_if_headers_have_none() -> None:
 
 
 def test_table_of_benchmarks_by_nodes_is_read() -> None:
+    # The headers of the columns are numbers of nodes; a cell has the minutes of a benchmark on so
+    # many nodes. The row of llama2 has three such cells, each of which becomes a row.
     imported_rows = read_file("mlperf_summary.csv")
     assert imported_rows.unread == []
     rows = [row for row in imported_rows.rows if row.model == "llama2"]
@@ -110,7 +114,7 @@ def test_table_of_benchmarks_by_nodes_is_read() -> None:
         (8, "309.6"),
         (64, "126.3"),
     ]
-    # The table has minutes, the figure seconds.
+    # The table has minutes, the figure seconds: 1687.8 x 60 = 101,268.
     assert [row.figure("e2e_time") for row in rows] == pytest.approx([101268.0, 18576.0, 7578.0])
 
 
