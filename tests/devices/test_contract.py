@@ -71,7 +71,12 @@ def test_the_contract_holds_on_the_stand_in() -> None:
 
 @pytest.mark.parametrize("fault", ["host_marks", "no_wait"])
 def test_wrong_clock_breaks_the_contract(fault: str) -> None:
-    """A mark is the host's time, not the device's; or synchronizing does not wait."""
+    """A mark is the host's time, not the device's; or synchronizing does not wait.
+
+    ``check_contract`` runs the tests of ``tests/device/test_time.py`` in another process, on the
+    stand-in, a simulated device that computes on the processor. ``STANDIN_FAULT`` gives it the
+    fault.
+    """
     # Operations of 20 ms each, much longer than what the host needs to queue them.
     process = check_contract("test_time", STANDIN_FAULT=fault, STANDIN_OPERATION_NS="20000000")
     assert process.returncode == 1, process.stdout + process.stderr

@@ -59,6 +59,10 @@ def test_memory_limits_of_all_parent_groups_are_read(
 ) -> None:
     """Limits of cores are read from all parent groups, too.
 
+    ``MACHINES`` has four machines: without limits, with limits of outer groups alone, with version
+    1 of control groups, and with files that say "max", no limit. A quota of "250000 100000" is 2.5
+    cores: 250 ms in each 100 ms.
+
     Args:
         files: content of the machine's files, by their names below its root, ``tmp_path``.
         limits: the control groups with a limit of memory, the innermost first: the group's folder
@@ -96,5 +100,7 @@ def test_memory_limits_of_all_parent_groups_are_read(
 def test_file_cache_is_not_counted_as_used_memory(
     tmp_path: Path, files: dict[str, str], used: int
 ) -> None:
+    # Used are all bytes of the group but those of files that the kernel may drop ("inactive_file"):
+    # 900 - 200 and 900 - 300. ``files`` are those of the group's folder, ``tmp_path``.
     write_files(tmp_path, files)
     assert host.read_used_bytes(tmp_path) == used

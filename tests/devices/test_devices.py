@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 
 def test_cpu_refuses_unsupported_precision() -> None:
+    # ``refuse`` returns why a recipe cannot run with so many ranks, None if it can. A CPU has no
+    # TF32, and here no fp8; it is one product, whatever its number of cores.
     vendor = cpu.Cpu()
     # Ranks may share cores: any number of them is accepted here.
     assert vendor.refuse(Recipe(precision="bf16"), nproc=99) is None
@@ -45,6 +47,8 @@ def test_cpu_refuses_unsupported_precision() -> None:
 def test_cpu_refuses_fp16_if_it_is_emulated(
     monkeypatch: pytest.MonkeyPatch, line: str, has_units: bool
 ) -> None:
+    # The file /proc/cpuinfo, of which ``line`` lists what the processor can do: avx512_fp16,
+    # amx_fp16 and (on Arm) asimdhp are units that compute in fp16. Without them fp16 is refused.
     text = f"processor\t: 0\n{line}\nmodel name\t: X\n"
     monkeypatch.setattr(cpu.Path, "read_text", lambda _: text)
     assert cpu.has_fp16_units() is has_units
@@ -69,7 +73,10 @@ class VendorOfType(cpu.Cpu):
 
 
 def put_vendors(monkeypatch: pytest.MonkeyPatch, *vendors: cpu.Cpu) -> None:
-    """Let these vendors and the CPU be all that there are."""
+    """Let these vendors and the CPU be all that there are.
+
+    ``devices`` finds a vendor in the dictionary that ``list_vendors`` returns, by its name.
+    """
     vendor_by_name = {vendor.name: vendor for vendor in (*vendors, cpu.Cpu())}
     monkeypatch.setattr(devices, "list_vendors", lambda: vendor_by_name)
 
@@ -110,6 +117,8 @@ def test_vendor_that_must_be_named_is_never_chosen_by_default(
 def test_cpu_device_reports_times_flags_and_memory() -> None:
     threads_before = torch.get_num_threads()
     precision_before = torch.get_float32_matmul_precision()
+    # The clock shows 5 and then 17 ns, at the two marks. In fp16 products that are not under
+    # autocast stay those of fp32: "highest", no TF32. ``read`` returns tensors as numbers.
     ticks_ns = iter([5, 17])
     device = cpu.CpuDevice(threads=1, clock=lambda: next(ticks_ns))
     assert device.elapsed_ns(device.mark(), device.mark()) == 17 - 5
@@ -132,6 +141,8 @@ def test_cpu_device_reports_times_flags_and_memory() -> None:
 
 
 def test_fastest_product_gives_the_matmul_rate(sync_device: SyncDevice) -> None:
+    # ``sync_device`` is a simulated device that waits for each operation; its marks and its clock
+    # show the same made time, which goes on only by ``advance``.
     durations = cycle([10, 4, 5])  # ns, of the products
     marks: list[int] = []
 
@@ -194,6 +205,8 @@ def test_every_vendor_of_this_project_states_what_it_was_tested_on() -> None:
 
 
 def test_device_that_cannot_be_opened_is_refused_with_the_error_of_torch() -> None:
+    # "torch_nowhere" is a module that opening imports and that is not installed, so that Python's
+    # error names it.
     with pytest.raises(EnvironmentFault, match="torch_nowhere") as caught:
         Accelerator(index=3, vendor="ascend", torch_type="npu", modules=("torch_nowhere",))
     assert caught.value.where == "--device ascend"

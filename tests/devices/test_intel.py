@@ -27,7 +27,12 @@ VERSION_2 = (
 
 @pytest.fixture
 def two_max(machine: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Two cards of two tiles each, with the driver xe, and graphics in the processor."""
+    """Two cards of two tiles each, with the driver xe, and graphics in the processor.
+
+    ``VERSION_1`` is a script that answers as xpu-smi 1 did, by recorded outputs. The co-processor
+    and the processor's graphics are no devices to count; "20250302" is the version of the torch for
+    Intel.
+    """
     root = machine / "root"
     add_pci_card(root, "0000:00:02.0", vendor=0x8086, driver="i915", minor=130)
     for index, address in enumerate(("0000:18:00.0", "0000:3a:00.0")):
@@ -74,6 +79,8 @@ def test_device_mask_selects_but_does_not_reorder(
 def test_integrated_graphics_are_used_without_a_discrete_card(
     machine: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # ``machine`` has no cards. This one is at the address of a processor's graphics, 00:02.0, with
+    # their driver i915; its two "gt" are no tiles, so that it is one device.
     set_torch_build(monkeypatch, xpu="20250302")
     card = add_pci_card(machine / "root", "0000:00:02.0", vendor=0x8086, driver="i915", minor=128)
     for gt in ("gt0", "gt1"):  # the second one decodes videos

@@ -72,7 +72,11 @@ def test_marks_in_the_device_queue_pass(async_device: AsyncDevice, clock: FakeCl
 
 
 def test_a_busy_host_does_not_make_marks_wrong(clock: FakeClock) -> None:
-    """The host loses a second between the start of its clock and the first mark, once."""
+    """The host loses a second between the start of its clock and the first mark, once.
+
+    ``refuse_wrong_marks`` raises an error if the device's times of products (``make_product``)
+    differ from the host's. Here they differ in the first timing alone, and it raises nothing.
+    """
 
     class Interrupted(AsyncDevice):
         was_interrupted = False

@@ -49,6 +49,8 @@ def test_devices_are_those_visible_to_the_driver(monkeypatch: pytest.MonkeyPatch
 def test_torch_without_cuda_on_a_machine_with_a_card_is_named(
     vendor: nvidia.Nvidia, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # ``put_cards`` lets the driver report this card. The torch below is one for processors. The
+    # remedy, "TORCH=system", makes the program's setup use the torch of the machine.
     put_cards(monkeypatch, FakeCard())
     monkeypatch.setattr(nvidia, "read_torch_build", lambda: TorchBuild("2.13.0+cpu", cuda=None))
     assert vendor.count() == 0
@@ -79,6 +81,8 @@ def test_a_driver_too_old_for_torch_is_refused_with_both_versions(
     supported: tuple[int, int] | None,
     refused: bool,
 ) -> None:
+    # ``PROC`` is the folder where the kernel module states the driver's version, here 570.26. In
+    # the one refused case torch is for 13.0 and the driver for at most 12.8.
     put_cards(monkeypatch, FakeCard())
     (tmp_path / "version").write_text("NVRM version: NVIDIA UNIX x86_64 Kernel Module  570.26  T\n")
     monkeypatch.setattr(driver, "PROC", tmp_path)
@@ -96,6 +100,8 @@ def test_a_driver_too_old_for_torch_is_refused_with_both_versions(
 def test_vendor_answers_questions_of_planning(
     vendor: nvidia.Nvidia, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # ``vendor`` has a torch and a driver that fit each other. ``refuse`` returns why a recipe
+    # cannot run, None if it can; ``counts_cores`` is True only for a CPU, whose ranks share cores.
     put_cards(monkeypatch, FakeCard("NVIDIA H200"))
     (tmp_path / "version").write_text("NVRM version: NVIDIA UNIX Kernel Module  550.54.15  Tue\n")
     monkeypatch.setattr(driver, "PROC", tmp_path)
@@ -111,6 +117,8 @@ def test_vendor_answers_questions_of_planning(
 
 def test_variables_that_change_what_is_measured_are_recorded(vendor: nvidia.Nvidia) -> None:
     assert "CUDA_VISIBLE_DEVICES" in vendor.recorded_variables
+    # ``recorded_variables`` are names and prefixes of names. ``select_variables`` returns the
+    # variables that go into a record: each of these, but not a key, which is secret.
     changing = {
         "TORCH_CUDNN_SDPA_DEPRIORITIZED": "1",
         "NCCL_NVLS_ENABLE": "0",

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 def test_throttle_reasons_have_names_and_idle_is_not_one(
     monkeypatch: pytest.MonkeyPatch, mask: int, reasons: tuple[str, ...]
 ) -> None:
+    # Bits by value: 0x2 set_clocks, 0x4 power_cap, 0x8 hardware_slowdown, 0x10 sync_boost, 0x20
+    # thermal, 0x40 hardware_thermal, 0x80 power_brake, 0x100 display_clocks.
     put_cards(monkeypatch, FakeCard(events=mask))
     assert NvmlMonitor().read()[0].throttle_reasons == reasons
 
@@ -52,6 +54,8 @@ def test_all_cards_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monitor = NvmlMonitor()
     assert monitor.name == "nvml 13.580.65.06"
     first, second = monitor.read()
+    # The made library reports 41 degrees, 123,456 mW, 1755 MHz and version 13.580.65.06 for all
+    # cards; None of the second card: not supported.
     # The first card has the default values of ``FakeCard``.
     assert first.known_fields() == {
         "index": 0,
@@ -99,6 +103,7 @@ def test_last_fault_of_each_card_is_reported_until_a_newer_one(
     monitor = NvmlMonitor()
     assert [sample.last_fault for sample in monitor.read()] == [None, None]
 
+    # ``xids`` are the numbers of faults (Xid) that the driver reports next, oldest first.
     faulty.xids += [48, 79]
 
     assert [sample.last_fault for sample in monitor.read()] == ["Xid 79", None]
@@ -108,6 +113,7 @@ def test_last_fault_of_each_card_is_reported_until_a_newer_one(
 def test_lost_card_has_no_readings_and_others_are_still_read(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    # ``lost``: the card does not answer any more. If no card answers, reading is an error.
     put_cards(monkeypatch, FakeCard(), FakeCard(lost=True), FakeCard(uuid="GPU-3"))
     samples = NvmlMonitor().read()
     assert samples[1].known_fields() == {"index": 1}

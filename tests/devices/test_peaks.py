@@ -145,6 +145,8 @@ def test_only_the_exact_name_of_a_row_finds_it(name: str) -> None:
 
 
 def test_partition_is_not_matched_as_the_whole_device() -> None:
+    # ``peaks.toml`` states 304 compute units for the whole MI300X. ``name_partition`` returns the
+    # name of a device that has so many units.
     assert peaks.name_partition("AMD Instinct MI300X", 304) == "AMD Instinct MI300X"
     part = peaks.name_partition("AMD Instinct MI300X", 38)  # compute units
     assert part == "AMD Instinct MI300X partition, 38 of 304 units"
@@ -184,6 +186,9 @@ def test_bandwidth_has_its_source_too() -> None:
 def test_name_in_published_tables_lists_matching_products(
     name: str, accelerators: list[str]
 ) -> None:
+    # A full product name means its row alone. Any other name means all products whose own name
+    # ("A100") is in it, of these only the longest (a BI-V100 is no V100); a form factor or a size
+    # of memory in it leaves only rows that have this one, too.
     assert [row["accelerator"] for row in peaks.find_products(name)] == accelerators
 
 
