@@ -33,7 +33,10 @@ BERT = Record.model_validate_json((GOLDEN / "record_distilbert.json").read_text(
 
 @pytest.fixture
 def runs(tmp_path: Path) -> Path:
-    """Return a folder with two records, without their evidence."""
+    """Return a folder with two records, without the raw events that they were computed from.
+
+    ``TOY``, in ``a``, is a record of the case ``toy``, ``BERT``, in ``b``, of ``distilbert_sst2``.
+    """
     for name, record in (("a", TOY), ("b", BERT)):
         (tmp_path / name).mkdir()
         (tmp_path / name / "record.json").write_text(record.model_dump_json(), encoding="utf-8")
@@ -41,6 +44,7 @@ def runs(tmp_path: Path) -> Path:
 
 
 def test_table_has_one_row_per_record_with_the_csv_columns() -> None:
+    # ``TOY`` and ``BERT`` are records of the cases ``toy`` and ``distilbert_sst2``.
     rows_table = trainmark.table([TOY, BERT])
     assert rows_table.schema.names == render_csv([TOY, BERT]).splitlines()[0].split(",")
     assert rows_table.column("case").to_pylist() == ["toy", "distilbert_sst2"]
@@ -53,7 +57,8 @@ def test_table_has_one_row_per_record_with_the_csv_columns() -> None:
 
 
 def test_missing_pandas_names_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "pandas", None)
+    monkeypatch.setitem(sys.modules, "pandas", None)  # its import fails
+    # The error says to install ``trainmark[prepare]``, the extra that has pandas.
     with pytest.raises(EnvironmentFault, match=r"pandas.*\s.*trainmark\[prepare\]"):
         trainmark.frame([TOY])
 
@@ -73,6 +78,8 @@ def test_records_have_their_paths_pages_and_summary(runs: Path) -> None:
 
 
 def test_a_record_that_its_evidence_contradicts_is_loaded_with_a_warning(runs: Path) -> None:
+    # Without any file of the run beside it, a record could not be checked. This file is one, and it
+    # differs from that of the run, so it contradicts the record.
     (runs / "a" / "plan.json").write_text("{}")
     with pytest.warns(UserWarning, match="does not match its raw events"):
         (record,) = trainmark.load(runs / "a")
@@ -82,12 +89,14 @@ def test_a_record_that_its_evidence_contradicts_is_loaded_with_a_warning(runs: P
 def test_load_refuses_what_has_no_record(runs: Path) -> None:
     with pytest.raises(RecordError):  # the folder does not exist
         trainmark.load(runs / "none")
+    # Figures that others published for a case; they are compared with, but have no record.
     with pytest.raises(RecordError, match="these are published rows, not a record"):
         trainmark.load("reference:distilbert_sst2")
 
 
 def test_compare_takes_records_or_paths_as_sides(runs: Path) -> None:
-    # Step times that are not a copy of the others, which would be refused.
+    # Another run: step times that are a copy of those of ``TOY`` would be refused, so each is 0.1%
+    # longer or shorter in turn. ``TOY`` is also the record in ``a`` of ``runs``.
     times = [int(time * (1 + 1e-3 * (-1) ** n)) for n, time in enumerate(TOY.steps.time_ns)]
     steps = TOY.steps.model_copy(update={"time_ns": times})
     other = TOY.model_copy(update={"run_id": "other", "steps": steps})
@@ -133,6 +142,7 @@ def test_plan_file_runs_each_launch_and_refuses_options_of_a_single_run(
         "device: cpu\nruns:\n- {name: a, case: toy}\n- {name: b, case: toy, repeat: 2}\n",
         encoding="utf-8",
     )
+    # Three launches: one of the run ``a``, and two of ``b``, which is repeated.
     runs = trainmark.run(str(file), out=tmp_path / "out")
     assert list(map(str, runs.places)) == started
     assert [record.plan.repeat_index for record in runs] == [1, 1, 2]
@@ -186,6 +196,7 @@ def test_limited_address_space_skips_the_page_and_keeps_the_run(
     monkeypatch.setattr(local, "launch", lambda *_: TOY)  # a launch that has this record
     plan = TOY.plan.model_copy(update={"run_dir": str(tmp_path)})
     messages: list[object] = []
+    # ``Cluster()``: no options of a cluster; ``show_remark`` gets what the user is told.
     record = api.launch_once(
         plan, Cluster(), "toy", StopRequest(), quiet=True, show_remark=messages.append
     )
@@ -238,6 +249,7 @@ def test_the_typed_fields_of_run_are_those_of_a_request() -> None:
 def test_launches_after_a_timeout_are_skipped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # Of 4 launches of a run, the first one takes longer than it may.
     late = TOY.model_copy(update={"status": "timed_out"})
     monkeypatch.setattr(api, "launch_once", lambda *_, **__: late)
     plan = TOY.plan.model_copy(update={"run_dir": str(tmp_path / "run"), "repeat_count": 4})
@@ -264,4 +276,4 @@ def test_a_notebook_shows_a_record_as_the_first_screen_of_its_page() -> None:
     assert "<svg " in html
     assert "var(--" not in html  # a notebook has no style sheet of ours
     assert "<style" not in html
-    assert api.Records([TOY])._repr_html_() == html
+    assert api.Records([TOY])._repr_html_() == html  # a list of one record is shown alike

@@ -60,6 +60,7 @@ def test_a_report_keeps_the_place_and_a_bounded_traceback() -> None:
 
 
 def test_rank_reports_its_last_phase(tmp_path: Path) -> None:
+    # Rank 3 writes its events to a file of the folder. A span is a phase of its work.
     rank = RankReporter(tmp_path, 3)
     with rank.emit_span("init"):
         pass

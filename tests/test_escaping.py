@@ -36,6 +36,7 @@ _CONTROL = re.compile(
 def plant_attack(value: Any, words: frozenset[str]) -> Any:
     """Return the JSON of a record with the attack in every string that is not in ``words``.
 
+    ``ATTACK`` is markup of HTML and Markdown, and characters that control a terminal.
     ``words`` have a fixed meaning; a record with others would not be loaded.
     """
     if isinstance(value, dict):
@@ -136,6 +137,8 @@ def hostile_record() -> Record:
     ],
 )
 def test_record_strings_contain_no_terminal_escapes_when_printed(hostile_record, show):
+    # ``hostile_record`` has an attack in each of its texts: markup, and characters that control a
+    # terminal, each of which ``_CONTROL`` matches.
     output = show(hostile_record)
     assert _CONTROL.findall(output) == []
     # The attack is there, escaped; in some forms the backslash is doubled or a line is broken.
@@ -143,6 +146,8 @@ def test_record_strings_contain_no_terminal_escapes_when_printed(hostile_record,
 
 
 def test_markup_of_a_record_stays_text(hostile_record):
+    # ``hostile_record`` has ``MARKUP``, which would add a script, an image and a column, in its
+    # texts. ``Reader`` lists the tags and the texts of a page.
     reader = Reader(render_html([hostile_record]))
     assert reader.tags.count("script") == 1  # the page's own
     assert "img" not in reader.tags
@@ -163,6 +168,7 @@ def repeat_record(record: Record) -> list[Record]:
 
 
 def write_hostile(folder: Path, record: Record) -> Path:
+    """Write the record with the attack into a folder; return its file."""
     path = folder / "record.json"
     path.write_text(record.model_dump_json(), encoding="utf-8")
     return path
@@ -198,6 +204,8 @@ def call(monkeypatch, capfd, tmp_path):
     ],
 )
 def test_no_command_prints_escape_sequences_of_a_record(call, hostile_record, tmp_path, words):
+    # ``hostile_record`` has sequences that control a terminal in its texts; ``_CONTROL`` matches
+    # each character of them.
     path = write_hostile(tmp_path, hostile_record)
     code, out, err = call(*words, str(path))
     assert code == 0

@@ -90,6 +90,8 @@ class Outer(Frozen):
     ],
 )
 def test_error_names_key_value_and_rule(document: Any, words: str) -> None:
+    # ``Outer`` is a model of pydantic: ``name`` is required text, ``share`` lies between 0 and 1,
+    # ``kind`` is a or b, ``inner`` is a model with ``count``, 1 to 8, ``places`` are paths.
     with pytest.raises(ValidationError) as raised:
         Outer.model_validate(document)
     assert describe_error(raised.value) == words

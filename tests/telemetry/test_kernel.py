@@ -188,6 +188,7 @@ def test_unreadable_log_is_null_with_a_reason_and_no_finding(tmp_path: Path) -> 
     assert record.telemetry is not None
     log = record.telemetry.kernel
     assert log is not None
+    # The log of the kernel could not be opened; what the record says of it in place of messages.
     assert (log.source, log.messages) == (None, [])
     assert log.reason == message("kernel_log_unreadable", text="/dev/kmsg: not permitted")
     assert not [
@@ -207,6 +208,7 @@ def test_addresses_and_process_ids_are_removed_from_messages() -> None:
         "ADDR <address> MISC <address>",
     }
     for text, expected in texts.items():
+        # ``Redactor`` removes what identifies a machine from a record that is to be published.
         redacted = Redactor().redact_document({"args": {"kernel_text": text}})
         assert redacted["args"]["kernel_text"] == expected
         assert Redactor().redact_document(redacted) == redacted

@@ -44,7 +44,10 @@ def read_events(tmp_path: Path) -> list[dict[str, Any]]:
 
 
 def run_ticks(clock: FakeClock, work_ns: Sequence[int], interval_s: float) -> list[tuple[int, int]]:
-    """Return number and time of each tick; the work of each tick takes the given time."""
+    """Return number and time of each tick; the work of each tick takes the given time.
+
+    Ticks lie on a grid of ``interval_s``; those that pass while work takes longer are skipped.
+    """
     began = clock()
 
     def wait(seconds: float) -> bool:
@@ -71,6 +74,7 @@ def test_fault_is_written_when_it_starts_or_changes(event_log: SampleLog, tmp_pa
     with event_log.catch_faults("monitor"):  # a reading without a fault: the next one is new
         pass
     event_log.report_fault("monitor", failed)
+    # Of another source, for which the fault is new.
     event_log.report_fault("ipmi", hung)
     assert [(event["source"], event["kind"]) for event in read_events(tmp_path)] == [
         ("monitor", "hung"),
@@ -83,7 +87,7 @@ def test_fault_is_written_when_it_starts_or_changes(event_log: SampleLog, tmp_pa
 def test_faults_of_tools_that_are_killed_after_the_end_are_not_written(
     event_log: SampleLog, tmp_path: Path
 ) -> None:
-    event_log.end()
+    event_log.end()  # writes the event ``end``
     event_log.report_fault("monitor", MonitorFault("failed", "the tool was killed"))
     assert [event["event"] for event in read_events(tmp_path)] == ["end"]
 

@@ -99,7 +99,9 @@ def test_readings_of_two_devices_give_an_exact_summary(tmp_path: Path) -> None:
     assert whole_run["power_w"].mean == pytest.approx((100 * 5 + 400 * 7) / 12)
     assert (whole_run["power_w"].lowest, whole_run["power_w"].highest) == (100.0, 400.0)
     assert whole_run["memory_used_bytes"].mean == pytest.approx((1 * 5 + 14 * 7) * GIB / 12)
-    # Throttled at 9 s: from 8.5 s to 9.3125 s.
+    # Of ``run``, ``train`` and ``measured``: the seconds 0 to 12, 6 to 9.625 and 8 to 9.625.
+    # Throttled at 9 s: the reading stands for the time from 8.5 s to 9.3125 s, which is halfway to
+    # those before and after it.
     assert train.throttled == {"power_cap": pytest.approx(0.8125 / 3.625)}
     assert first.over["measured"].throttled == {"power_cap": pytest.approx(0.8125 / 1.625)}
     assert train.energy.joules == 400.0 * 3.625
@@ -190,6 +192,7 @@ def test_unreported_values_are_none_with_a_reason(tmp_path: Path) -> None:
         make_start_line(0),
         *make_device_lines(0, utilization_percent=None, throttle_reasons=None),
     ]
+    # A run of one rank, whose device does not report its use and why it is throttled.
     summary, figures = summarize_run(tmp_path, lines, ranks=make_ranks_with_devices(1))
     assert summary.devices[0].over["train"].throttled is None
     assert figures["utilization"] == Figure(
@@ -200,7 +203,8 @@ def test_unreported_values_are_none_with_a_reason(tmp_path: Path) -> None:
 
 
 def test_ranks_that_share_a_device_count_its_energy_once(tmp_path: Path) -> None:
-    # Both ranks are on device 3: 400 W for 5 s to the target.
+    # Both ranks are on device 3: 400 W for the 5 s from the begin of training to the target.
+    # Counted for each rank it would be twice as much.
     summary, figures = summarize_run(tmp_path, [make_start_line(3, 3), *make_device_lines(3)])
     assert [device.ranks for device in summary.devices] == [[0, 1]]
     assert read_values(figures, "energy_to_target") == [400 * 5.0]
