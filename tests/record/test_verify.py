@@ -327,8 +327,10 @@ def test_first_of_several_contradictions_is_named_in_the_order_of_the_record(
 
 
 def test_record_with_its_events_is_verified(run_dir: Path) -> None:
+    # ``run_dir`` has a record and the files that it was computed from, its evidence. A record that
+    # was only read has not been compared with them yet; ``check_record`` does it.
     assert record.read_record(run_dir).verification == "unverified"
     assert verify.check_record(record.read_record(run_dir), run_dir).verification == "verified"
-    # Evidence larger than the limit is not read, which refutes nothing.
+    # Evidence larger than the limit, here 10 bytes, is not read, which refutes nothing.
     limited = verify.check_record(record.read_record(run_dir), run_dir, max_bytes=10)
     assert (limited.verification, is_refuted(limited.trust)) == ("unverified", False)

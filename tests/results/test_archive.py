@@ -62,21 +62,27 @@ def verify_bundle(path: Path) -> tuple[int, list[str]]:
 def test_files_that_differ_from_the_manifest_are_found(
     bundle_path: Path, items: dict[str, bytes | None]
 ) -> None:
+    # A bundle is a ZIP file with the files of a run in the folder 1-toy, and a manifest that lists
+    # them with their hashes. ``items`` are changed contents by name, None: without the file. The
+    # result is the exit code, and the code of the only broken check.
     assert verify_bundle(write_changed_bundle(bundle_path, items=items)) == (1, ["bundle_altered"])
 
 
 def test_changed_byte_anywhere_in_a_file_is_found(bundle_path: Path) -> None:
     with zipfile.ZipFile(bundle_path) as zipped:
         info = zipped.getinfo("1-toy/events.rank0.jsonl")
-        # A local header has 30 bytes before the name; then any byte of the content.
+        # A local header has 30 bytes before the name. The content follows it, of which any byte
+        # will do: that at 40.
         offset = info.header_offset + 30 + len(info.filename) + 40
     content = bytearray(bundle_path.read_bytes())
     content[offset] ^= 1  # one bit
     bundle_path.write_bytes(content)
+    # The exit code, and the code of the only broken check.
     assert verify_bundle(bundle_path) == (1, ["bundle_altered"])
 
 
 def test_figures_that_contradict_their_evidence_are_found(bundle_path: Path) -> None:
+    # The manifest lists each file with its size and hash; 1-toy is the folder of the bundle's run.
     with zipfile.ZipFile(bundle_path) as zipped:
         document = json.loads(zipped.read("1-toy/record.json"))
         files = json.loads(zipped.read("manifest.json"))["files"]
@@ -160,13 +166,13 @@ def test_bundle_without_readable_manifest_is_altered(
 
 
 def test_changed_byte_in_the_directory_of_the_archive_is_found(bundle_path: Path) -> None:
-    """The directory is behind all files; the changed byte is in the name of an entry."""
+    """The directory is behind all files, and has an entry for each, of which a byte is changed."""
     content = bundle_path.read_bytes()
     with zipfile.ZipFile(bundle_path) as zipped:
         directory = zipped.start_dir
     for name in (b"manifest.json", b"plan.json"):
         changed = bytearray(content)
-        changed[content.index(name, directory)] ^= 1
+        changed[content.index(name, directory)] ^= 1  # a bit of a letter of the name
         bundle_path.write_bytes(changed)
         assert verify_bundle(bundle_path) == (1, ["bundle_altered"])
     # The offset of an entry is the 4 bytes before its name; this one is its highest byte.

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
 
 def test_bundle_gives_the_records_in_it(bundle_path: Path, run_dir: Path) -> None:
+    # The bundle has the run of ``run_dir`` in its folder 1-toy. ``select_results`` reads and
+    # verifies the records at paths of bundles and runs; ``places`` says where each is, and
+    # ``refuted`` which are contradicted by their evidence.
     selection = select_results([str(bundle_path), str(run_dir)])
     first, second = selection.records
     # The record in the bundle has no names of folders, but the same figures.
@@ -29,6 +32,9 @@ def test_bundle_gives_the_records_in_it(bundle_path: Path, run_dir: Path) -> Non
 def test_report_reads_bundles_and_verify_takes_several_paths(
     bundle_path: Path, run_dir: Path, cli: Callable[..., Any]
 ) -> None:
+    # ``cli`` runs the program with these words; it returns the exit code and what was printed to
+    # standard output and standard error. The run, also in the bundle, is of the case "toy", whose
+    # data are generated. ``verify`` prints each path, and below it a line for each check.
     code, out, _ = cli("report", bundle_path, "--format", "md")
     assert code == 0
     assert "toy" in out
@@ -81,6 +87,9 @@ def test_damaged_record_among_others_is_named_and_fails(
     run_with_damaged_record: Path,
     cli: Callable[..., Any],
 ) -> None:
+    # The words of a command, with the names of three paths in braces: a valid run of the case
+    # "toy", one whose record is cut off, and the folder that has both. ``expected_text`` shows that
+    # the command still used the valid one. ``cli`` returns exit code, stdout and stderr.
     places = {"folder": run_dir.parent, "run": run_dir, "broken": run_with_damaged_record}
     code, out, err = cli(*(word.format(**places) for word in args))
     assert code == 1
@@ -91,6 +100,7 @@ def test_damaged_record_among_others_is_named_and_fails(
 def test_site_with_a_damaged_record_has_the_other_runs_and_fails(
     run_dir: Path, run_with_damaged_record: Path, tmp_path: Path, cli: Callable[..., Any]
 ) -> None:
+    # The folder has two runs: a valid one, which gets a page, and one whose record is cut off.
     code, _, err = cli("site", run_dir.parent, "-o", tmp_path / "site")
     assert code == 1
     assert str(run_with_damaged_record) in err
@@ -124,6 +134,9 @@ def test_damaged_record_in_a_baseline_fails_the_gate(
 def test_damaged_record_among_judged_runs_is_a_failed_judgement(
     run_dir: Path, run_with_damaged_record: Path, cli: Callable[..., Any]
 ) -> None:
+    # ``gate`` judges the runs of a folder, here a valid one and one whose record is cut off, by
+    # earlier runs (``--history``). It prints a judgement on each figure; of a record that cannot be
+    # read there is one on "record" instead.
     code, out, _ = cli("gate", run_dir.parent, "--history", run_dir, "--json")
     judged = [
         (judgement["figure"], judgement["verdict"]) for judgement in json.loads(out)["judgements"]

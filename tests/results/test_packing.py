@@ -133,6 +133,7 @@ def test_bundle_has_no_planted_secret_and_run_is_unchanged(run_dir: Path, tmp_pa
 def test_file_that_is_too_large_for_a_bundle_is_named_before_anything_is_copied(
     run_dir: Path, tmp_path: Path, name: str
 ) -> None:
+    # The file has 100 GiB: 100 * 2**30 = 107,374,182,400 bytes, which the error names.
     with (run_dir / name).open("wb") as file:
         file.truncate(100 << 30)  # bytes of a hole, which take no space on the disk
     with pytest.raises(BundleError, match="107,374,182,400 bytes") as caught:
@@ -227,10 +228,10 @@ def test_run_without_its_evidence_is_not_bundled(
 @pytest.mark.parametrize(
     ("damage", "place"),
     [
-        (lambda text: text.replace("{", "(", 1), "1"),
-        (lambda text: "\n".join(text.splitlines()[:4]), "4"),
+        (lambda text: text.replace("{", "(", 1), "1"),  # no JSON from its first line on
+        (lambda text: "\n".join(text.splitlines()[:4]), "4"),  # cut off behind its fourth line
         (lambda text: json.dumps(json.loads(text) | {"nproc": 0}), "nproc"),
-        (lambda text: "{}", "suite_version"),
+        (lambda text: "{}", "suite_version"),  # without a key that it must have
     ],
 )
 def test_damaged_plan_is_one_error_with_its_line_or_key(
@@ -264,6 +265,7 @@ def test_record_that_its_evidence_contradicts_is_not_bundled(
 def test_run_that_is_given_twice_is_refused(
     run_dir: Path, tmp_path: Path, cli: Callable[..., Any]
 ) -> None:
+    # The same launch: by the same path, by the path of its record, and as a copy of its folder.
     copy = shutil.copytree(run_dir, tmp_path / "copy")
     output = tmp_path / "x.trainmark.zip"
     run_id = record.read_record(run_dir).run_id
@@ -282,6 +284,8 @@ def test_run_that_is_given_twice_is_refused(
 def test_launch_that_is_in_a_bundle_twice_fails_its_verification(
     bundle_path: Path, tmp_path: Path
 ) -> None:
+    # The bundle's run in its folder 1-toy is copied to 2-toy, and the bundle is written again with
+    # a new manifest that lists both. The check that finds the copy is called "audit".
     content = tmp_path / "content"
     with zipfile.ZipFile(bundle_path) as archive:
         archive.extractall(content)

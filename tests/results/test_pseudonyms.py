@@ -59,6 +59,8 @@ def test_without_a_stored_key_all_nodes_share_one_name(tmp_path: Path) -> None:
 def test_node_names_become_the_same_pseudonyms_in_all_documents(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # The folder in which the key of the pseudonyms is made and kept. None in ``node_names``: a node
+    # whose name is not known.
     monkeypatch.setenv("TRAINMARK_CACHE", str(tmp_path))
     document = {"environment": {"node_names": ["gpu-node17", None, "gpu-node18"]}}
     line = {"event": "launch", "node_name": "gpu-node17"}
@@ -82,6 +84,8 @@ def test_record_of_one_machine_has_its_name(tmp_path: Path) -> None:
 
 
 def test_record_of_several_machines_has_their_names_in_the_order_of_nodes(tmp_path: Path) -> None:
+    # Three ranks, each of which only started. The job was launched on the machine login1, which is
+    # none of its three nodes; nodes 0 and 1 wrote files with their names.
     starts = [[make_event("start", 1, pid=1)]] * 3
     run_dir = write_run(tmp_path / "run", [launch_event(node_name="login1")], *starts)
     for number, name in enumerate(("gpu-node18", "gpu-node17")):

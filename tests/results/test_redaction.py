@@ -86,6 +86,8 @@ def test_text_similar_to_secrets_is_kept(redactor):
 
 
 def test_user_or_host_named_like_a_known_word_keeps_that_word(monkeypatch):
+    # "train" is a word of the program: the values of some keys of its files have such words, which
+    # a user or host of the same name must not make unreadable.
     word = "train"
     document = {"event": word, "name": word, "labels": [word], "kind": "error"}
     assert make_redactor(monkeypatch, user=word, host=word).redact_document(document) == document

@@ -74,6 +74,9 @@ def test_verification_is_a_column_if_it_is_asked_for(cli, runs):
 
 
 def test_json_values_keep_their_types(cli, runs):
+    # ``runs`` has run c, which failed for want of memory (oom) and has no ``p_core``. ``cli``
+    # returns exit code, stdout and stderr; ``total`` counts the listed runs, ``unread`` has the
+    # unreadable.
     document = json.loads(cli("results", "run_id=c", "--json")[1])
     (run,) = document["runs"]
     assert (document["total"], document["unread"]) == (1, [])
@@ -86,6 +89,7 @@ def test_json_values_keep_their_types(cli, runs):
 
 
 def test_unreadable_record_is_listed(cli, runs):
+    # Of the three runs a, b and c, the record of a is cut off.
     (runs / "a" / "record.json").write_text('{"suite": ')
     code, out, err = cli("results")
     assert code == 1  # although the others are listed
@@ -149,7 +153,10 @@ def parse_table(out):
 
 
 def test_differing_settings_have_columns(cli, runs_of_batch_sizes):
-    # Without the rule below the headings.
+    # Runs a, b and c of one case have the batch sizes (``bs``) 8, 32 and 128, equal to their seeds,
+    # and b alone is compiled. Run d is of another case, with another learning rate (``lr``).
+    # Settings that differ within a case get a column. The line of "─" is the rule below the
+    # headings.
     heads, *rows = (line.split() for line in cli("results")[1].splitlines() if line.strip("─ "))
     assert {"bs", "compile"} <= set(heads)
     # lr differs only between cases, whose recipes are not alike anyway.
@@ -162,6 +169,8 @@ def test_differing_settings_have_columns(cli, runs_of_batch_sizes):
 
 
 def test_recipe_fields_are_keys_of_filters_and_columns(cli, runs_of_batch_sizes):
+    # Runs a, b and c of this case have the batch sizes (``bs``) 8, 32 and 128, and b alone is
+    # compiled. Their learning rate is that of the stored record that they are copies of.
     assert sorted(list_run_ids(cli, "bs>8", "case=distilbert_sst2")) == ["b", "c"]
     assert list_run_ids(cli, "compile=true") == ["b"]
     # ``bs`` is short for it.
