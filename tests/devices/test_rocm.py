@@ -169,7 +169,12 @@ def test_integrated_graphics_beside_another_torch_are_not_reported_as_unused(
 def test_address_or_id_identifies_a_device(
     machine: Path, monkeypatch: pytest.MonkeyPatch, cards: list[dict[str, str]]
 ) -> None:
-    """Ranks have the devices in the order of the kernel, 09 and 36; the tool lists 36 first."""
+    """Ranks have the devices in the order of the kernel, 09 and 36; the tool lists 36 first.
+
+    ``add_kfd_node`` adds a device to the kernel's list, with the number of its bus (0x09 or 0x36),
+    the same number as its id, and a file in /dev/dri. ``monitored(2)`` has, for each of two ranks,
+    the number that the tool gives the rank's device: 09 is its card 1.
+    """
     set_torch_build(monkeypatch, hip="6.3")
     for number, bus in ((1, 0x09), (2, 0x36)):
         node = {"minor": 127 + number, "bus": bus, "unique_id": bus}
@@ -224,6 +229,7 @@ def test_hygon_reads_json_and_the_newer_modules_version(
     assert vendor.product_names() == ["DCU xxxx"]
     assert vendor.monitored(1) == [0]
     assert vendor.driver_version() == "6.3.31"
+    # "hydcu" and "hycu" are the older and the newer name of the kernel module.
     # With the newer kernel module beside it, its version counts.
     write_text_file(root / "sys/module/hycu/version", "6.3.40\n")
     assert vendor.driver_version() == "6.3.40"

@@ -28,7 +28,12 @@ KNOWN_WAITS = {"gpt_oss_20b": ["step_waits"]}
 
 @pytest.fixture(scope="module")
 def call_in_process() -> Iterator[Callable[..., Any]]:
-    """Return a function that calls another in a process where torch knows the stand-in device."""
+    """Return a function that calls another in a process where torch knows the stand-in device.
+
+    The stand-in is a simulated device that computes on the processor; its package is in
+    ``stand_in_jobs.SITE``, the folder ``tests/stand_in``. One process serves all tests of the
+    module.
+    """
     with pytest.MonkeyPatch.context() as patch:
         paths = [str(stand_in_jobs.SITE), *filter(None, [os.environ.get("PYTHONPATH")])]
         patch.setenv("PYTHONPATH", os.pathsep.join(paths))
@@ -136,7 +141,12 @@ CHANGES = {
 def test_mistake_in_the_loop_gives_wrong_figures_that_are_detected(
     call_in_process: Any, cache: Path, change: tuple[str, str]
 ) -> None:
-    """``change``: a piece of the source of the measured loop, and the mistake that replaces it."""
+    """``change``: a piece of the source of the measured loop, and the mistake that replaces it.
+
+    ``CHANGES`` has five mistakes, such as a time that is read before the device is waited for.
+    ``train_on_stand_in`` trains the case toy with the changed loop, on a device whose simulated
+    clock says which times are right; ``list_wrong_figures`` names those that are not.
+    """
     training = call_in_process(stand_in_jobs.train_on_stand_in, "toy", cache, change_loop=change)
     assert stand_in_jobs.list_wrong_figures(training) != []
 
@@ -147,6 +157,9 @@ def test_job_that_reads_its_loss_within_a_step_is_detected(
     """Only the check of waits within steps fails, as the times stay right.
 
     ``read_each_loss`` makes the job read its loss in each step, for which the host must wait.
+
+    ``list_wrong_figures`` names what the simulated clock of the device contradicts: "step_waits"
+    says that a step waited, other names would be of times.
     """
     training = call_in_process(
         stand_in_jobs.train_on_stand_in, "toy", cache, change_job=stand_in_jobs.read_each_loss
@@ -172,6 +185,9 @@ def test_device_with_a_wrong_clock_is_detected(
 
 
 def test_preflight_refuses_marks_of_the_host(call_in_process: Any) -> None:
+    # ``measure_preflight_rate`` lets preflight time products of 256 x 256 matrices on the simulated
+    # device with this fault; it returns the rate, or where the error says the fault is.
+    # "host_marks": a mark is the host's time and not the device's.
     refused_device = call_in_process(stand_in_jobs.measure_preflight_rate, "host_marks")
     assert refused_device == "device standin"
     # Without a fault of the device: 2 x 256^3 FLOP in an operation of 30 ms.
@@ -181,6 +197,8 @@ def test_preflight_refuses_marks_of_the_host(call_in_process: Any) -> None:
 def test_only_operations_that_need_the_host_wait(call_in_process: Any) -> None:
     # The host waits for a result that it needs (``equal`` returns a bool, a mask selects an unknown
     # number of elements), and until a copy has read its memory, unless the copy is queued.
+    # ``list_waiting_operations`` does each of these on the simulated device and returns whether the
+    # host waited for it.
     assert call_in_process(stand_in_jobs.list_waiting_operations) == {
         "item": True,
         "tolist": True,

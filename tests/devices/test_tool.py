@@ -32,7 +32,10 @@ def write_tool(folder: Path, text: str, name: str = "vendor-smi") -> Path:
 
 
 def read_fault(*argv: str, timeout_s: float = 5.0) -> MonitorFault:
-    """Return the fault with which running a tool ends."""
+    """Return the fault with which running a tool ends.
+
+    A ``MonitorFault`` has a ``kind`` ("absent", "failed", "hung", "unreadable") and a text.
+    """
     with pytest.raises(MonitorFault) as caught:
         tool.run_tool(argv, timeout_s=timeout_s)
     return caught.value
@@ -44,6 +47,8 @@ def test_tool_runs_in_the_c_locale(tool_folder: Path) -> None:
 
 
 def test_a_tool_in_the_vendors_folder_is_found(tool_folder: Path) -> None:
+    # ``tool_folder`` is on the path, but not the folder in it. A tool is searched on the path, and
+    # in the ``folders`` that are named, where the vendor's driver puts it.
     folder = tool_folder / "opt"
     folder.mkdir()
     file = write_tool(folder, "echo here", "hidden-smi")
@@ -55,6 +60,8 @@ def test_a_tool_in_the_vendors_folder_is_found(tool_folder: Path) -> None:
 
 
 def test_a_tool_that_fails_or_is_missing_is_a_fault(tool_folder: Path) -> None:
+    # ``write_tool`` writes a script "vendor-smi" into ``tool_folder``, which is searched first for
+    # tools. ``read_fault`` runs the tool and returns its error.
     assert read_fault("vendor-smi").kind == "absent"
     write_tool(tool_folder, "echo 'no permission' >&2; exit 1")
     error = read_fault("vendor-smi")
@@ -80,6 +87,8 @@ def test_a_hanging_tool_is_killed_with_its_children(tool_folder: Path, then: str
 
 def test_a_monitor_without_devices_is_unreadable(tool_folder: Path) -> None:
     write_tool(tool_folder, "echo nothing")
+    # A ``Command`` is a tool's command line and the function that reads its output, which here
+    # finds no device in any text.
     monitor = tool.ToolMonitor(tool.Command(("vendor-smi",), lambda text: []))
     assert monitor.name == "vendor-smi"
     with pytest.raises(MonitorFault) as caught:
@@ -119,7 +128,11 @@ def test_numbers_are_read_or_unknown(text: object, value: float | None) -> None:
 
 
 def test_readings_outside_of_their_bounds_are_unknown() -> None:
-    """Tools write 65535 and the like for a value that they do not know."""
+    """Tools write 65535 and the like for a value that they do not know.
+
+    Bounds are 100%, 10,000 W, 20,000 MHz, -60 to 250 degrees and 1e15 bytes; ``unit`` is that of a
+    number without one. Tools mean 2 ** 20 bytes by MB and 2 ** 30 by GB. A list is no number.
+    """
     assert tool.percent("100") == 100.0
     assert tool.percent("101") is None
     assert (tool.watts("700 W"), tool.watts("65535W")) == (700.0, None)

@@ -181,6 +181,9 @@ def case(request: pytest.FixtureRequest) -> Case:
 def test_device_of_unknown_number_does_not_get_the_name_of_another(
     vendor: TorchVendor, case: Case, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # ``vendor`` is one of six on a machine with its devices, as many as ``case.names``. What its
+    # monitor returned at first is replaced here, and so is the number that a device has there:
+    # None.
     # A monitor may not know a device's number either: its sample then has the index None.
     other = DeviceSample(index=None, name="another device")
     monkeypatch.setattr(vendor, "_first_reading", torch_vendor.FirstReading({None: other}, ""))
@@ -210,6 +213,9 @@ def test_visible_devices_variable_selects_and_orders(
     """The list ends at the first number that no device has or that was listed before.
 
     Words that are not numbers hide all devices.
+
+    ``vendor.visible_devices`` is the name of the vendor's environment variable that hides devices;
+    ``case.names`` has a name for each device of the machine. 99 is the number of none.
     """
     assert vendor.visible_devices is not None
     last = len(case.names) - 1  # 0 if there is one device
@@ -232,6 +238,8 @@ def test_visible_devices_variable_selects_and_orders(
 def test_cuda_variable_counts_the_devices_that_kunlunxins_own_variable_leaves(
     bare_machine: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # Two devices of Kunlunxin: the files that its driver makes. Each case has the values of its own
+    # variable and of the other one (None: not set), and which devices are left.
     for number in (0, 1):
         write_text_file(bare_machine / f"dev/xpu{number}")
     for xpu_variable, cuda, visible_devices in (
@@ -249,6 +257,9 @@ def test_cuda_variable_counts_the_devices_that_kunlunxins_own_variable_leaves(
 def test_missing_torch_of_the_vendor_is_named(
     vendor: TorchVendor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # ``vendor`` is one of six, on a machine with its devices and driver, which ``is_present``
+    # finds. ``install_vendor`` simulates what is installed: ``PYTORCH`` is PyTorch's own build, and
+    # no package of the vendor is beside it. ``unusable`` says why devices cannot be used.
     for build in (PYTORCH, None):  # without the vendor's package; without any torch
         install_vendor(monkeypatch, build)
         assert (vendor.is_present(), vendor.count()) == (True, 0)
@@ -273,6 +284,8 @@ def test_devices_without_a_driver_are_named(bare_machine: Path, case: Case) -> N
 def test_tool_without_usable_output_is_a_fault(
     vendor: TorchVendor, case: Case, bare_machine: Path, script: str, kind: str
 ) -> None:
+    # ``vendor`` is one of six; ``vendor.commands[0].argv[0]`` is the name of its tool, which is
+    # replaced by this script. Its devices are then still counted, but have no name.
     install_tool(bare_machine.parent / "bin", vendor.commands[0].argv[0], script)
     monitor = vendor.monitor()
     assert monitor is not None

@@ -81,7 +81,10 @@ def make_quota_group() -> Iterator[Path]:
 
 
 def lose_packets(hosts: Hosts, first: int, second: int) -> None:
-    """Drop some packets between two hosts, in both directions."""
+    """Drop some packets between two hosts, in both directions.
+
+    ``PACKET_LOSS`` is 0.3: three of ten. Each of the two hosts drops what it sends to the other.
+    """
     for here, there in ((first, second), (second, first)):
         rule = shlex.split(
             f"iptables -A OUTPUT -d {hosts.get_address(there)}"
@@ -197,7 +200,11 @@ def check_findings(hosts: Hosts, out: Path) -> dict[str, bool]:
 
 
 def is_link_named(result: AcceptanceResult, ends: set[str]) -> bool:
-    """Return whether exactly one link was found bad, that between ``ends``."""
+    """Return whether exactly one link was found bad, that between ``ends``.
+
+    A finding of a bad link has, in ``members``, the addresses of the two hosts that it joins; both
+    hosts may have the same finding, which counts once.
+    """
     bad = {
         frozenset(finding.members)
         for member in result.members
@@ -227,7 +234,11 @@ def find_longest_wait_s(out: Path, absent: str) -> float:
 
 
 def main(count: int) -> None:
-    """Accept ``count`` times and write how often each fault was named rightly."""
+    """Accept ``count`` times and write how often each fault was named rightly.
+
+    ``accept`` plants all faults at once; ``check_findings`` returns, by the keys of ``FAULTS``,
+    whether each was named rightly. ``write_table`` writes the counts to a file.
+    """
     right: Counter[str] = Counter()
     for number in range(count):
         with tempfile.TemporaryDirectory(prefix="tm-accept-") as place:

@@ -77,6 +77,11 @@ class Visit:
         )
 
     def _refuse_other_hosts(self, route: Route) -> None:
+        """Answer a request only if it goes to the page's own host; any other is an error.
+
+        ``home`` is the allowed beginning of addresses; "data:" and "blob:" are of the page itself.
+        An entry of ``errors`` fails the test at its end.
+        """
         if route.request.url.startswith((self.home, "data:", "blob:")):
             route.continue_()
         else:
