@@ -60,11 +60,18 @@ def test_uniformly_slow_cluster_fails_against_a_baseline() -> None:
     # ``count``: the number of measurements whose median the baseline is.
     nodes = judge_measurements(measured, baseline=Baseline(seconds=1.0, count=40)).nodes
     assert nodes.verdict == [Verdict.SLOW] * 8
+    # 1.1 s over the 1.0 s of the baseline, minus 1.
     assert nodes.slower.tolist() == pytest.approx([0.1] * 8)
 
 
 @pytest.mark.parametrize(("step_s", "verdict"), [(1.0, Verdict.PASS), (1.2, Verdict.SLOW)])
 def test_single_node_is_judged_by_a_baseline(step_s: float, verdict: Verdict) -> None:
+    """A node without peers is compared with a baseline, a step of 1.0 s.
+
+    Steps of 1.0 s pass. Steps of 1.2 s are 20% slower, and by default only 3% are allowed.
+    ``count`` is the number of measurements whose median the baseline is; 40 is any that is not
+    small.
+    """
     nodes = judge_measurements(
         make_single_node_measurements(num_nodes=1, step_s=step_s),
         baseline=Baseline(seconds=1.0, count=40),
@@ -97,7 +104,12 @@ def make_request(folder: Path, **changes: object) -> AcceptRequest:
 
 
 def write_evidence_and_result(acceptance: Acceptance, step_s: float) -> None:
-    """Write five rounds of each device as if measured, and the result that follows from them."""
+    """Write five rounds of each device as if measured, and the result that follows from them.
+
+    ``VARIATION`` has a factor near 1 for each of the five rounds, which stands for noise, and
+    ``PRODUCT`` is the name of the product that all devices are. ``conclude`` judges what was
+    written.
+    """
     writer = EvidenceWriter(acceptance.folder, acceptance.node)
     device_names = list(acceptance.device_names)
     writer.write(
@@ -224,6 +236,11 @@ def test_dry_run_checks_the_baseline_and_needs_no_peers(
 
 
 def test_resumed_acceptance_announces_only_missing_rounds(earlier_acceptance: Path) -> None:
+    """Five of six wanted rounds have been measured, so one is missing.
+
+    The fixture returns the folder of an acceptance with a round for each of the five factors of
+    ``VARIATION``. The request wants one more (``repeats``).
+    """
     request = make_request(earlier_acceptance, repeats=len(VARIATION) + 1)
     timetable = plan_acceptance(request).make_timetable()
 

@@ -35,7 +35,11 @@ def make_digests_of_run(*changes: Change, steps: int = 3) -> list[StepDigest]:
 
 
 def test_devices_that_agree_are_deterministic() -> None:
-    """Each device has trained twice; all trainings have the same digests."""
+    """Each device has trained twice; all trainings have the same digests.
+
+    ``control`` tells whether devices repeat themselves at all, ``deviations`` lists those that
+    compute differently, ``unclear`` those that differ while no result has a majority.
+    """
     compared = compare_devices(
         {name: [make_digests_of_run(), make_digests_of_run()] for name in "abc"}
     )
@@ -44,6 +48,11 @@ def test_devices_that_agree_are_deterministic() -> None:
 
 
 def test_deviating_minority_is_named_with_step_and_first_tensor() -> None:
+    """Both trainings of b have the same errors: it agrees with itself, not with a and c.
+
+    Each device has two trainings of 3 steps. The result of a and c is that of the majority, so b is
+    the one that is blamed, in comparison with its peers.
+    """
     # The gradient of step 2 deviates first, in the tensor ``last``; what deviates after it is its
     # consequence.
     flipped = make_digests_of_run(
@@ -66,7 +75,10 @@ def test_deviating_minority_is_named_with_step_and_first_tensor() -> None:
 
 
 def test_device_that_differs_from_itself_among_consistent_ones_is_named() -> None:
-    """In the second training of device b a weight of the tensor ``first`` differs after step 3."""
+    """In the second training of device b a weight of the tensor ``first`` differs after step 3.
+
+    Devices a and c repeat themselves, so the software is deterministic, and b is at fault.
+    """
     compared = compare_devices(
         {
             "a": [make_digests_of_run(), make_digests_of_run()],
@@ -82,6 +94,11 @@ def test_device_that_differs_from_itself_among_consistent_ones_is_named() -> Non
 
 
 def test_nondeterministic_software_blames_no_device() -> None:
+    """If at least half of the devices differ from themselves, the software is the cause.
+
+    So it is with one such device alone, with one of two, and with both. ``deviations`` would name
+    blamed devices, and ``unclear`` those that differ while no result has a majority.
+    """
     # A device whose two trainings differ. It is blamed only if most devices repeat themselves.
     noisy = [make_digests_of_run(), make_digests_of_run(Change(step=1, part="loss"))]
 
@@ -95,6 +112,11 @@ def test_nondeterministic_software_blames_no_device() -> None:
 
 
 def test_of_two_differing_devices_neither_is_blamed() -> None:
+    """A result is right if more than half of the devices have it; here each of two has its own.
+
+    ``make_digests_of_run`` returns the same digests in each call without a change, so both
+    trainings of a are equal, as are those of b. ``unclear`` names the devices that may be wrong.
+    """
     # Each device repeats itself, but they differ.
     other = make_digests_of_run(Change(step=1, part="loss"))
 
@@ -106,6 +128,11 @@ def test_of_two_differing_devices_neither_is_blamed() -> None:
 
 
 def test_unmeasured_devices_are_excluded() -> None:
+    """A device without any training (``[]``) does not count.
+
+    If no device has one, nothing was measured. Otherwise those that have trained decide: here b
+    alone, whose two trainings are equal, which is deterministic.
+    """
     assert compare_devices({"a": [], "b": []}).control == "not_measured"
     assert (
         compare_devices({"a": [], "b": [make_digests_of_run(), make_digests_of_run()]}).control

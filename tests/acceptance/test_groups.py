@@ -101,6 +101,11 @@ def test_ring_of_many_nodes_sends_twice_what_a_pair_sends() -> None:
 
 
 def test_search_ends_after_all_nodes_if_their_time_is_as_predicted() -> None:
+    """Sixteen simulated nodes without a slow switch take exactly what the model predicts.
+
+    ``whole`` is how much slower than predicted all nodes together are. ``cluster.seconds`` has the
+    times of each measured set; ``REPEATS``, 2, is the number of rounds that a set needs.
+    """
     cluster = Cluster(16)
 
     search = cluster.search()
@@ -115,6 +120,11 @@ def test_search_ends_after_all_nodes_if_their_time_is_as_predicted() -> None:
 
 @pytest.mark.parametrize("num_nodes", [64, 61, 1024])  # of 61 nodes, halves differ in size
 def test_eight_nodes_behind_a_slow_switch_are_found_with_few_measurements(num_nodes: int) -> None:
+    """The nodes 8 to 15 are slow only together with others.
+
+    Sets that cross their switch take 20% longer (``SWITCH_SLOWDOWN``). ``name_nodes`` returns names
+    such as ``node8``; ``cluster.seconds`` has an entry for each measured set.
+    """
     behind = name_nodes(*range(8, 16))
     cluster = Cluster(num_nodes, behind)
 
@@ -148,6 +158,10 @@ def test_two_slow_switches_are_found_as_two_groups() -> None:
 
 
 def test_group_that_fails_to_train_is_named_with_its_error() -> None:
+    """Sets that cross the switch of the nodes 8 to 15 fail instead of being slow.
+
+    The simulated cluster keeps ``timed out`` as the error of such a set.
+    """
     behind = name_nodes(*range(8, 16))
 
     search = Cluster(64, behind, fails_across_switches=True).search()
@@ -180,6 +194,10 @@ def test_wrong_prediction_blames_no_node_and_ends_the_search_early() -> None:
 
 
 def test_wrong_prediction_does_not_hide_a_group() -> None:
+    """All sets of three or more nodes take 1% longer than predicted, for whatever reason.
+
+    Sets that cross the slow switch of the nodes 8 to 15 take another 20% longer.
+    """
     behind = name_nodes(*range(8, 16))
     # Much less than the slow switch adds.
     cluster = Cluster(64, behind, slower_than_predicted=0.01)

@@ -67,6 +67,11 @@ def test_slow_node_is_named_with_its_exact_share() -> None:
 
 
 def test_slow_link_blames_neither_of_its_nodes() -> None:
+    """Of five equal nodes only the pair of nodes 1 and 3 is slow: 2.5 s instead of 2.0 s.
+
+    Alone each node takes 1.0 s. ``links`` has a verdict for each pair; ``first`` and ``second``
+    hold the numbers of its two nodes, and ``slower`` its share of additional time.
+    """
     pair_s = round_robin_pairs(5, seconds=2.0) | {(1, 3): 2.5}
 
     judgement = judge_measurements(
@@ -80,6 +85,10 @@ def test_slow_link_blames_neither_of_its_nodes() -> None:
 
 
 def test_slow_links_of_one_node_are_its_network() -> None:
+    """``cause`` is ``NODE`` for a node that is slow alone, ``NETWORK`` for one slow only in pairs.
+
+    The slow pairs are explained by the network of their node, so no link is blamed for them.
+    """
     # Node 2 is as fast as the others alone, and slow in all of its pairs.
     pair_s = {pair: 2.2 if 2 in pair else 2.0 for pair in round_robin_pairs(6)}
 
@@ -92,6 +101,11 @@ def test_slow_links_of_one_node_are_its_network() -> None:
 
 
 def test_link_slow_in_its_only_round_is_undecided_and_measured_again() -> None:
+    """Each node and pair has one round (``repeats=1``), in which nodes 1 and 3 are slow together.
+
+    One slow round may be a disturbance of that moment: a link needs two to fail. Links that look
+    slow before are suspects, the pairs that are measured again.
+    """
     pair_s = round_robin_pairs(5, seconds=2.0) | {(1, 3): 2.5}
 
     judgement = judge_measurements(
@@ -113,6 +127,10 @@ def test_slower_of_two_nodes_fails_against_its_only_peer() -> None:
 
 
 def test_pair_measurements_alone_do_not_show_which_of_two_nodes_is_slow() -> None:
+    """No node was measured alone (``alone_s`` is empty), only the pair of both: 3.0 s.
+
+    Nothing tells the nodes apart or what a usual time is, so neither counts as slower: 0 for both.
+    """
     judgement = judge_measurements(
         make_exact_measurements(num_nodes=2, alone_s=[], pair_s={(0, 1): 3.0})
     )
@@ -145,7 +163,11 @@ def test_few_pairs_without_single_node_measurements_blame_no_link() -> None:
 
 
 def test_node_without_measurement_is_undecided() -> None:
-    """Of four nodes the last, number 3, was measured neither alone nor in a pair."""
+    """Of four nodes the last, number 3, was measured neither alone nor in a pair.
+
+    ``more_rounds`` tells how many further rounds would decide; ``NO_ROUNDS``: no such number can be
+    given.
+    """
     judgement = judge_measurements(
         make_exact_measurements(
             num_nodes=4, alone_s=[1.0, 1.0, 1.0], pair_s=round_robin_pairs(3, seconds=2.0)
@@ -166,6 +188,11 @@ def test_no_measurements_give_no_verdicts() -> None:
 
 
 def test_common_slowdown_of_all_nodes_is_removed_and_reported() -> None:
+    """All pairs become slower alike, as by heat: a trend of the cluster, no fault of a node.
+
+    Eight nodes are measured only in pairs, in 14 rounds of four pairs each. ``plan_pair_rounds``
+    returns the pairs of each round; the arrays have an element for each measured pair.
+    """
     num_nodes, num_rounds = 8, 14
     rounds = plan_pair_rounds(num_nodes, num_rounds)
     pairs = np.array([pair for round_pairs in rounds for pair in round_pairs])
@@ -205,6 +232,11 @@ def test_wide_interval_is_undecided_and_reports_how_many_rounds_would_decide() -
 
 
 def test_two_rounds_are_too_few_to_tell_how_many_more_decide() -> None:
+    """Node 0 takes 1.0 s and then 1.2 s alone, node 1 takes 1.2 s and then 1.0 s.
+
+    ``more_rounds`` is the number of further rounds that would decide; ``UNKNOWN_ROUNDS`` stands for
+    a number that is not known yet.
+    """
     # The nodes are equally fast. With only two rounds the noise is not known well enough to tell
     # how many rounds would decide.
     node_s = np.array([1.0, 1.2, 1.2, 1.0])
@@ -239,6 +271,10 @@ def test_reported_number_of_rounds_decides() -> None:
 
 
 def test_larger_tolerance_lets_a_slow_node_pass() -> None:
+    """By default a node may be 3% slower than the others; ``worse_by=0.25`` allows 25%.
+
+    ``measure`` simulates the step times of 16 nodes in the pairs of ``rounds``.
+    """
     rounds = make_round_robin(16) * 2  # every pair twice
     # Node 2 loses a tenth of its speed: its steps take 11% longer.
     measured = measure(16, rounds, Faults(nodes={2: 0.1}), np.random.default_rng(0))
@@ -275,6 +311,12 @@ def test_simulated_fault_is_named_in_most_draws(scenario: Scenario, num_nodes: i
 @pytest.mark.parametrize("num_nodes", [64, 256, 1024])
 @pytest.mark.parametrize("scenario", GROUP_SCENARIOS, ids=lambda scenario: scenario.name)
 def test_simulated_group_is_found_in_most_draws(scenario: GroupScenario, num_nodes: int) -> None:
+    """Each of 40 draws simulates a cluster with the same fault and other random noise.
+
+    ``GROUP_SCENARIOS``: no fault; eight nodes behind a switch that is 10% slower, in one half of
+    the sorted nodes or in both; and all sets of three or more nodes 7% slower than predicted. The
+    limits allow for chance.
+    """
     row = simulate_groups(scenario, num_nodes, draws=40, seed=7)
 
     assert row.right >= 0.85  # share of draws with the correct verdict
@@ -284,6 +326,7 @@ def test_simulated_group_is_found_in_most_draws(scenario: GroupScenario, num_nod
 def test_a_thousand_nodes_are_judged_in_little_memory() -> None:
     rounds = plan_pair_rounds(1024, num_rounds=30)
     slow_pair = rounds[3][5]  # any pair that is measured
+    # Node 17 has lost a tenth of its speed, the pair three tenths of its own.
     faults = Faults(nodes={17: 0.1}, links={slow_pair: 0.3})
     tracemalloc.start()
 
