@@ -174,7 +174,9 @@ def test_flat_json_object_is_read() -> None:
 def test_plain_english_headers_are_read(name: str, figures: list[dict[str, float]]) -> None:
     imported_rows = read_file(name)
     assert imported_rows.unread == []
-    # The figures of each row of the file.
+    # ``figures`` are those of each row of the file, as printed, but for a memory in bytes instead
+    # of GiB and a step time in seconds instead of ms. In unit_column.csv, a column of its own names
+    # the unit.
     values = [{key: x.value for key, x in row.figures.items()} for row in imported_rows.rows]
     assert values == [pytest.approx(row) for row in figures]
 
@@ -216,6 +218,8 @@ def test_header_gives_role_and_name_of_its_column(header: str, role: str, name: 
 
 
 def test_throughput_without_unit_is_not_read(import_text) -> None:
+    # "Not read": as a known figure. It keeps the name of its header and has no unit; with a unit in
+    # its cell, it is ``p_whole``, samples/s (a sample is an image here).
     (row,) = import_page(import_text, "| device | Throughput |\n|---|---|\n| A100 | 412 |\n").rows
     assert (row.figures["Throughput"].value, row.figures["Throughput"].unit) == (412.0, "")
     # A unit in the cell says what it counts.
@@ -226,6 +230,7 @@ def test_throughput_without_unit_is_not_read(import_text) -> None:
 
 
 def test_unit_that_contradicts_its_head_is_refused(import_text) -> None:
+    # The column is of samples, but its cell counts tokens, so it is no figure of that column.
     text = "| device | samples/s | MFU |\n|---|---|---|\n| A100 | 412 tokens/s | 40% |\n"
     imported_rows = import_page(import_text, text)
     assert "p_whole" not in imported_rows.rows[0].figures
@@ -250,6 +255,7 @@ def test_rows_without_any_figure_are_not_read(import_text, cli, tmp_path) -> Non
 
 
 def test_unknown_columns_of_numbers_are_listed(import_text) -> None:
+    # No figure or setting is known by the name "goodness".
     imported_rows = import_page(
         import_text, "| device | samples/s | goodness |\n|---|---|---|\n| A100 | 9 | 3 |\n"
     )
@@ -293,6 +299,8 @@ def test_printed_units_are_recognized(
     text: str, quantity: str, factor: float, work: str, per_device: bool
 ) -> None:
     unit = parse_unit(text)
+    # ``factor`` converts a value to the usual unit of its quantity: a rate to 1/s, a time to s, a
+    # memory to bytes. ``work`` is what a rate counts. "tgs" are tokens of a GPU a second.
     assert unit is not None
     assert (unit.quantity, unit.work) == (quantity, work)
     assert unit.factor == pytest.approx(factor)
@@ -326,6 +334,8 @@ def test_device_in_a_heading_applies_to_its_table(heading: str, device: str | No
 def test_sixteen_devices_and_more_are_grouped_into_machines_of_eight(
     count: int, world: tuple[int, int]
 ) -> None:
+    # ``world`` is (machines, devices of each). With fewer than 16 devices, as with 12, it is one
+    # machine.
     assert divide_into_machines(count) == world
 
 
@@ -377,6 +387,7 @@ def test_units_below_headers_and_in_headings_are_read(import_text) -> None:
 
 
 def test_bold_line_is_a_heading_and_devices_may_be_columns(import_text) -> None:
+    # The bold line names the unit, samples/s, of the figure ``p_whole``; "vit" is a model.
     text = (
         "**Rate (samples/second)**\n\n| | 1 GPU | 8 GPUs |\n|---|---|---|\n| vit | 700 | 5,400 |\n"
     )
@@ -414,6 +425,8 @@ def test_comments_above_csv_headers_are_skipped(import_text) -> None:
 
 
 def test_nested_json_objects_are_read(import_text) -> None:
+    # ``p_whole`` is the figure for samples/s, ``p_train_tokens`` the one for tokens/s of all
+    # devices.
     text = (
         '{"config": {"model": "bert", "gpus": 8},'
         ' "results": {"throughput": {"value": 231.7, "unit": "samples/s"}, "train_runtime": 361.2}}'

@@ -118,7 +118,8 @@ def test_each_state_of_a_progress_bar_has_its_values(tmp_path: Path) -> None:
 
 
 def test_progress_bar_after_a_resume_does_not_count_the_steps_before(tmp_path: Path) -> None:
-    # Steps done and seconds since the start: 10 steps each 10 s, after 800 in no time.
+    # Steps done and seconds since the start: the first state has none; 800 steps were done before
+    # the resume and 10 in the first second, then 10 steps are done each 10 s.
     text = "Resuming training from step 800\n" + "".join(
         f"\r 90%|## | {done}/900 [00:{clock:02d}<01:30, 0.10s/it]"
         for done, clock in [(0, 0), (810, 1), (820, 11), (830, 21)]
@@ -129,6 +130,8 @@ def test_progress_bar_after_a_resume_does_not_count_the_steps_before(tmp_path: P
 
 
 def test_closing_line_after_a_resume_is_no_speed(tmp_path: Path) -> None:
+    # The last line that the trainer of transformers prints; after a resume it is not used, and
+    # there is no speed: (None, "").
     # The line at the end divides all samples, also those before the resume, by its own time.
     end = "{'train_runtime': 10.0, 'train_samples_per_second': 180.8, 'epoch': 1.0}\n"
     assert read_speed(analyze_text(tmp_path, end)) == (180.8, "samples/s")
@@ -162,6 +165,8 @@ def test_slow_values_are_named_with_the_median(tmp_path: Path) -> None:
 
 
 def test_values_after_a_checkpoint_are_excluded_only_if_slower(tmp_path: Path) -> None:
+    # Steps of 100 ms are 10 steps/s; the three slow steps are excluded (``values_left_out``) or
+    # not.
     def format_steps(slow_ms: int) -> str:
         """Return nine steps; each third one takes ``slow_ms``, after a checkpoint."""
         lines = []
@@ -189,7 +194,8 @@ def test_mean_of_all_values_is_weighted_like_the_mean_of_those_that_count(tmp_pa
 
 
 def test_new_run_in_a_log_closes_the_one_before(tmp_path: Path) -> None:
-    # Steps begin anew at 1: another run.
+    # Five lines of a run, then eight in which the steps begin anew at 1: another run, whose speed
+    # is the result.
     died = "".join(f"step: {i} tokens/s: 1000\n" for i in range(1, 6))
     second = "".join(f"step: {i} tokens/s: 2000\n" for i in range(1, 9))
     analysis = analyze_text(tmp_path, died + second)
@@ -304,6 +310,8 @@ def test_rates_are_averaged_by_the_work_of_each_value(tmp_path: Path) -> None:
 
 
 def test_named_preset_is_used_even_if_another_recognizes_more_lines(tmp_path: Path) -> None:
+    # A preset tells how to read the lines of one trainer: here one line of torchtitan, with 100
+    # tokens/s (tps), and nine of nanoGPT. Without lines of the named preset, no speed is read.
     torchtitan = "step: 1  loss: 2.5  tps: 100  mfu: 1%\n"
     nanogpt = "".join(f"iter {i}: loss 2.5, time 100.00ms, mfu 1%\n" for i in range(9))
     analysis = analyze_text(tmp_path, nanogpt + torchtitan, preset="torchtitan")
@@ -314,6 +322,8 @@ def test_named_preset_is_used_even_if_another_recognizes_more_lines(tmp_path: Pa
 
 
 def test_malformed_lines_of_other_presets_do_not_count_for_the_named_one(tmp_path: Path) -> None:
+    # The second line lacks its time, so it is malformed in the form of nanoGPT; torchtitan's preset
+    # does not read such lines. The only value, 100 ms, is skipped by ``skip_steps``.
     nanogpt = "iter 1: loss 2.5, time 100.00ms, mfu 1%\niter 2: loss 2.5, time: -, mfu 1%\n"
     for preset, num_malformed in [("nanogpt", 1), ("torchtitan", 0)]:
         figures = analyze_text(tmp_path, nanogpt, preset=preset, skip_steps=1).figures
@@ -335,6 +345,8 @@ def test_speed_of_one_node_is_not_taken_as_that_of_a_device(tmp_path: Path) -> N
 
 
 def test_byte_order_mark_and_other_separators_split_no_line(tmp_path: Path) -> None:
+    # The text has three lines, which end with "\r\n". U+FEFF is the mark; U+2028, \x0b and \x85 in
+    # the second line are separators at which some programs break lines. ``skip_steps`` skips the 5.
     text = "\ufeffips: 5 samples/s\r\nnote\u2028a\x0bb\x85c\r\nips: 7 samples/s\r\n"
     analysis = analyze_text(tmp_path, text, preset=None, keyword="ips:", skip_steps=1)
     assert read_speed(analysis) == (7.0, "samples/s")
@@ -353,7 +365,9 @@ def test_steps_per_value_needs_values_that_are_times(tmp_path: Path) -> None:
 def test_events_and_steps_of_one_log_give_the_wall_time_of_the_events(tmp_path: Path) -> None:
     events = (LOGS / "reported/mllog_two_attempts.txt").read_text()
     steps = "step: 1  loss: 2.5  tps: 100  mfu: 1%\n"
-    # 262,144 samples in 600 s; step lines count only if their preset is named.
+    # The events are a log in MLPerf's form, whose successful run took 600 s for 262,144 samples, so
+    # 436.907 samples/s. The step line is one of torchtitan with 100 tokens/s (tps); such lines
+    # count only if their preset is named.
     assert read_speed(analyze_text(tmp_path, steps + events)) == (436.907, "samples/s")
     assert read_speed(analyze_text(tmp_path, steps + events, preset="torchtitan")) == (
         100.0,

@@ -48,6 +48,7 @@ class PlayedThread(Executor):
         self.clock, self.free_at_ns = clock, clock.now_ns
 
     def submit(self, call: Callable[..., Any], /, *args: Any, **keywords: Any) -> Arriving:
+        # ``Arriving`` is a future whose result sets the clock to the given time if that is later.
         # The call runs on the thread's own time: from now, or from when the thread is free; then
         # the clock returns to the caller's time.
         here_ns = self.clock.now_ns
@@ -103,7 +104,11 @@ def train_and_list_windows(
 ) -> list[Any]:
     """Train on fakes; return the events of the windows, each of a few steps.
 
+    The loop and the reading ahead are those of the program. The thread that reads ahead is played:
+    it moves the fake clock, so that all times are exact.
+
     Args:
+        epochs: the micro-batches of each epoch.
         depth: number of batches that are read ahead.
         schedule: further fields of ``Schedule``.
     """
@@ -260,6 +265,7 @@ def test_data_wait_of_each_step_matches_a_model_of_the_queue(  # noqa: PLR0917
     windows = train_and_list_windows(device, all_epochs, depth, **schedule)
     waits_ns = [wait_ns for window in windows for wait_ns in window["wait_ns"]]
     asynchronous = device_type is Card  # an accelerator, which works on its own
+    # A second computation of the waits, from these times alone, without the loop under test.
     assert waits_ns == compute_expected_waits(
         all_epochs, times, depth=depth, asynchronous=asynchronous, **schedule
     )
