@@ -74,6 +74,7 @@ def list_doubts(record: Record) -> list[Message]:
 
 
 def test_an_honest_job_passes_without_a_finding(run_job: Run) -> None:
+    # ``ToyJob`` is the program's own job of the toy case; the other jobs of this file change it.
     record = run_job(ToyJob)
     assert (record.status, record.cause, list_doubts(record)) == ("passed", None, [])
     assert record.counts.samples == record.plan.data.train_samples * record.counts.epochs
@@ -191,6 +192,8 @@ class WorksInEvaluation(ToyJob):
     claims_updates = False  # a derived job sets it
 
     def __init__(self, *arguments: Any) -> None:
+        # ``put_off`` has the batches of the steps that were not taken. ``self.step``, which the
+        # loop calls, is replaced; the true one is kept as ``take_honest_step``.
         super().__init__(*arguments)
         self.put_off: list[list[Batch]] = []
         self.num_claimed_steps = 0
@@ -241,6 +244,8 @@ class StopsAfterWarmup(ToyJob):
     """Trains during the warm-up only, then only reads batches."""
 
     def __init__(self, *arguments: Any) -> None:
+        # The loop calls ``self.step``, which is replaced; the true one is kept as
+        # ``take_honest_step``.
         super().__init__(*arguments)
         self.num_steps = 0
         self.take_honest_step = self.step
@@ -305,6 +310,8 @@ class ZeroGradients(ToyJob):
 def test_zero_gradients_fail_the_run_though_weight_decay_changes_the_parameters(
     run_job: Run,
 ) -> None:
+    # The weight decay is the optimizer's, which makes weights smaller in each update, whatever
+    # their gradients. So a check for changed weights alone would find nothing.
     kind, code, args = read_cause(run_job(ZeroGradients))
     assert (kind, code) == ("not_trained", "gradients_zero")
     # Of four parameters, weight and bias of the first layer.
@@ -368,6 +375,7 @@ def test_a_loss_that_never_changes_is_a_finding(run_job: Run) -> None:
 
 @pytest.mark.parametrize(("ahead", "noted"), [(2, False), (5, False), (6, True)])
 def test_batches_read_before_measuring_are_noted(run_job: Run, ahead: int, noted: bool) -> None:
+    # ``ahead`` is how many batches are read ahead, ``noted`` whether the record has a note of it.
     # 60 steps, of which 10 warm up. Up to 5 batches that were ready before are a tenth of the 50
     # measured steps and not worth a note.
     record = run_job(ToyJob, max_steps=60, read_ahead_batches=ahead)
@@ -395,6 +403,7 @@ class SlowSteps(ToyJob):
 def test_step_times_at_half_the_hosts_rate_are_a_finding(
     run_job: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # Each of the 20 steps takes 20 ms of the host's clock and 10 ms of the device's.
     # A device whose clock for steps runs at half the rate of the host's.
     monkeypatch.setattr(CpuDevice, "elapsed_ns", lambda _self, start, end: (end - start) // 2)
     record = run_job(SlowSteps, max_epochs=1, max_steps=20)
@@ -410,6 +419,8 @@ class EverySecondStep(ToyJob):
     """Takes every second step's batches without training on them."""
 
     def __init__(self, *arguments: Any) -> None:
+        # The loop calls ``self.step``, which is replaced; the true one is kept as
+        # ``take_honest_step``.
         super().__init__(*arguments)
         self.num_steps = 0
         self.take_honest_step = self.step
@@ -460,7 +471,8 @@ class ByHand(ToyJob):
         scored = EvaluationSum()
         self.means: list[float] = []
         for (features, labels), rows in self.scored_batches():
-            # Rows that only fill up the last batch do not count.
+            # A batch has features and labels; ``rows`` says how many of its rows count. Rows that
+            # only fill up the last batch do not. ``EvaluationSum`` adds up right answers and rows.
             right = (self.model(features).argmax(1) == labels)[: rows.count]
             scored.add(rows, total=right.sum())
             self.means.append(float(right.float().mean()))  # for jobs that are derived from it
@@ -608,6 +620,7 @@ class ChangesPrecision(ToyJob):
 
 
 def test_a_precision_that_the_job_changed_fails_the_run(run_job: Run) -> None:
+    # ``changes`` names each setting that changed, with its value before and after.
     # Before each epoch the job calls ``torch.set_float32_matmul_precision("medium")``, which lets
     # matmuls compute in bf16. For the recipe's fp32 it must be "highest".
     kind, code, args = read_cause(run_job(ChangesPrecision))
@@ -686,6 +699,7 @@ class SameRows(ToyJob):
 
 
 def test_rows_that_are_read_again_within_an_epoch_are_a_finding(run_job: Run) -> None:
+    # "do_not_quote" is a grade of trust for results that must not be quoted.
     # The job trains on the first rows again and again; the target is reached with few rows too.
     record = run_job(SameRows, target_value=0.1)
     assert "rows_repeated" in [finding.code for finding in record.findings]

@@ -55,7 +55,7 @@ def make_loop(
 
 
 def list_phases(events: Events) -> list[tuple[str, int, int, int]]:
-    """Return (phase, epoch, first step, steps) of each window."""
+    """Return (phase, epoch, first step, number of steps) of each window; the first step is 0."""
     return [
         (item["phase"], item["epoch"], item["first_step"], len(item["step_ns"]))
         for item in events.named("window")
@@ -152,6 +152,9 @@ def test_every_number_of_evaluation_and_end_is_exact(sync_device: SyncDevice) ->
 
 
 def test_windows_are_cut_at_warmup_end_epoch_end_and_max_steps(sync_device: SyncDevice) -> None:
+    # Two epochs of nine steps. ``list_phases`` gives phase, epoch, first step and number of steps
+    # of each window. The first window has a single step, as it may have to compile; 6 steps are
+    # warm-up.
     epoch = [Micro()] * 9
     loop, events = make_loop(
         sync_device, [epoch, epoch], warmup_steps=6, window_steps=4, max_steps=15
@@ -169,6 +172,9 @@ def test_windows_are_cut_at_warmup_end_epoch_end_and_max_steps(sync_device: Sync
 
 
 def test_accumulated_micro_batches_are_one_step(sync_device: SyncDevice) -> None:
+    # A step of three micro-batches: twice 4 samples in 10 + 100 ns, then 2 samples in 20 + 50 ns.
+    # There are two such steps; the first one is warm-up (``warmup_steps``), the second one
+    # measured.
     opens = Micro(samples=4, fetch_ns=10, work_ns=100, closes_step=False)
     closes = Micro(samples=2, fetch_ns=20, work_ns=50)
     loop, events = make_loop(sync_device, [[opens, opens, closes] * 2], warmup_steps=1)
@@ -205,6 +211,7 @@ def test_parts_of_steps_are_summed_per_window_and_parts_of_evaluations_dropped(
 
     loop.job.step, loop.job.evaluate = step, evaluate  # type: ignore[method-assign]
     loop.run()
+    # By default, windows have 1, 1 and then 3 steps: 2 steps are warm-up.
     assert [item["parts_ns"] for item in events.named("window")] == [
         {"look up": 30 * steps, "wait": 5 * steps} for steps in (1, 1, 3)
     ]
@@ -265,6 +272,7 @@ def test_evaluations_follow_their_interval(
     max_steps: int | None,
     evaluated_after: list[int],
 ) -> None:
+    # Three epochs of five steps, each with 4 samples; ``evaluated_after`` are numbers of steps.
     epochs = [[Micro(samples=4)] * 5] * 3
     loop, events = make_loop(
         sync_device, epochs, qualities=[0.5] * 9, max_steps=max_steps, **cadence
@@ -363,5 +371,5 @@ def test_time_between_windows_belongs_to_no_window(sync_device: SyncDevice) -> N
     loop.run()
     windows_ns = sum(item["end_ns"] - item["start_ns"] for item in events.named("window"))
     (trained,) = events.named("trained")
-    # Three steps of 100 ns, and 70 ns until the end of the epoch is known.
+    # Three steps of 100 ns, the default ``work_ns``, and 70 ns until the end of the epoch is known.
     assert (windows_ns, trained["end_ns"] - trained["start_ns"]) == (300, 370)

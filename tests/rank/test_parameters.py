@@ -76,6 +76,8 @@ def make_tensors() -> dict[str, torch.Tensor]:
 
 @pytest.mark.parametrize("name", [name for name in make_tensors() if name != "empty"])
 def test_smallest_change_of_any_element_changes_the_checksum_of_its_tensor_alone(name: str) -> None:
+    # ``TensorDigest`` computes a checksum of each tensor (``compute_sums``, by name), all of which
+    # notice the smallest change. ``make_tensors`` gives tensors by name, one of which is empty.
     checked_tensors = make_tensors()
     digest = TensorDigest(checked_tensors)
     before = digest.compute_sums()
@@ -112,6 +114,7 @@ class FakeDigest:
 
 def make_check() -> tuple[ParameterCheck, FakeDigest, list[int]]:
     """Return a check that has begun, its digest, and the number of updates, as a list of one."""
+    # ``GradientWatch`` with no parameters and no steps: gradients are not watched here.
     clock = FakeClock()
     digest, updates = FakeDigest(clock), [0]
     check = ParameterCheck(
@@ -142,6 +145,8 @@ def test_change_outside_the_sampled_elements_is_found_by_checksums() -> None:
 
 @pytest.mark.parametrize("exact", [False, True])
 def test_window_without_change_fails_if_exact_sums_at_its_start_are_known(exact: bool) -> None:
+    # ``make_check`` gives a check, the fake digest that it reads, and the number of updates, as a
+    # list of one. ``exact`` asks for the sums of all elements; without it, a sample may be enough.
     check, digest, updates = make_check()
     # The first window has an update that changes sampled elements, which is proof enough: exact
     # sums are only taken if they are asked for. Later updates change nothing.
