@@ -128,6 +128,11 @@ def conclude_session(folder: Path, num_nodes: int = 4) -> Conclusion:
 
 
 def test_equal_nodes_pass_and_a_slow_one_fails(tmp_path: Path) -> None:
+    """The steps of the nodes a, b and d take 0.1 s, those of c (rank 2) 0.13 s: 30% more.
+
+    Each node has one device, here called ``c:gpu:0`` for example. ``judge_folder`` judges the
+    evidence of four nodes by default.
+    """
     for rank in range(4):
         measure_alone(join(tmp_path, rank), step_s=0.13 if rank == 2 else 0.1)
 
@@ -144,6 +149,10 @@ def test_equal_nodes_pass_and_a_slow_one_fails(tmp_path: Path) -> None:
 
 
 def test_both_nodes_of_a_pair_are_one_measurement(tmp_path: Path) -> None:
+    """The nodes a and b (ranks 0 and 1) both report round 0 of their pair: 0.2 s and 0.3 s.
+
+    ``links`` has a result for each measured pair; ``rounds`` is the number of its rounds.
+    """
     writers = [join(tmp_path, rank) for rank in range(4)]
     for writer in writers:
         measure_alone(writer)
@@ -162,6 +171,11 @@ def test_both_nodes_of_a_pair_are_one_measurement(tmp_path: Path) -> None:
 
 
 def test_node_that_never_joined_fails(tmp_path: Path) -> None:
+    """Three of the four planned nodes have measured themselves; the fourth wrote nothing.
+
+    Ranks 0, 1 and 3 are the nodes a, b and d. A node without evidence is called ``node`` and its
+    rank.
+    """
     for rank in (0, 1, 3):  # all but rank 2, whose name is not known without an event
         measure_alone(join(tmp_path, rank))
 
@@ -287,6 +301,11 @@ def test_slow_set_of_all_nodes_is_halved_and_slow_path_between_halves_blames_no_
 
 
 def test_set_with_a_node_that_reported_nothing_has_no_measurement(tmp_path: Path) -> None:
+    """A round of a set of nodes counts only if each of them has reported its step.
+
+    ``NODES`` are the four nodes a, b, c and d. Their set is still to be measured, and there is no
+    result of it (``wholes`` has those of sets of all nodes).
+    """
     writers = [join(tmp_path, rank) for rank in range(4)]
     for writer in writers:
         measure_alone(writer)
@@ -319,6 +338,11 @@ def test_nodes_of_another_product_are_not_compared(tmp_path: Path) -> None:
 
 
 def test_groups_of_other_software_are_named_on_the_page(tmp_path: Path) -> None:
+    """Nodes are peers if they have the same product and software.
+
+    The nodes c and d (ranks 2 and 3) have an older torch than a and b; each pair passes as a group
+    of its own. The page is checked in each language.
+    """
     for rank in range(4):
         measure_alone(join(tmp_path, rank, torch="2.12.1" if rank > 1 else "2.13.0"))
 
@@ -432,6 +456,7 @@ def test_events_of_other_sessions_are_ignored(tmp_path: Path) -> None:
 
 
 def test_each_phase_has_its_planned_rounds() -> None:
+    """``repeats`` is the number of rounds of single nodes, ``rounds`` that of pairs, if given."""
     request = AcceptRequest(repeats=4, phases="nodes,pairs")
 
     # In 63 rounds each of 64 nodes meets each other one.

@@ -117,6 +117,10 @@ def test_same_seed_gives_same_digests(planned_training: tuple[Plan, JobContext])
 def test_without_a_control_run_nothing_is_trained(
     planned_training: tuple[Plan, JobContext],
 ) -> None:
+    """The last argument is the number of steps of each training; 0: no control is wanted.
+
+    The result is otherwise a list of digests for each of two trainings.
+    """
     assert run_control_trainings(*planned_training, 0) == []
 
 
@@ -177,6 +181,11 @@ def test_training_continues_into_the_next_epoch(planned_training: tuple[Plan, Jo
 
 
 def test_windows_are_timed_one_by_one(planned_training: tuple[Plan, JobContext]) -> None:
+    """A window is a number of steps that are timed together.
+
+    Four are measured on one rank, which are to take 0.01 s together. The result has the seconds of
+    a step in each window.
+    """
     plan, context = planned_training
     training = Training(plan, context)
 

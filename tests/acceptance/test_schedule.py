@@ -16,6 +16,7 @@ from trainmark.acceptance.schedule import (
 
 @pytest.mark.parametrize("num_nodes", [2, 3, 4, 7, 8, 33])
 def test_each_pair_of_nodes_is_measured_once_in_a_round_robin(num_nodes: int) -> None:
+    """``make_round_robin`` returns rounds: lists of pairs, each of two numbers of nodes."""
     pairs = [pair for round_pairs in make_round_robin(num_nodes) for pair in round_pairs]
 
     assert sorted(pairs) == list(combinations(range(num_nodes), 2))
@@ -34,7 +35,9 @@ def test_random_rounds_repeat_no_pair_before_all_were_measured() -> None:
     rounds = plan_pair_rounds(num_nodes=64, num_rounds=30, seed=1)
 
     pairs = [pair for round_pairs in rounds for pair in round_pairs]
+    # All pairs differ: 30 rounds with 32 pairs of 64 nodes each.
     assert len(set(pairs)) == len(pairs) == 30 * 32
+    # The seed decides the rounds; 1 and 2 are any two.
     assert rounds == plan_pair_rounds(num_nodes=64, num_rounds=30, seed=1)
     assert rounds != plan_pair_rounds(num_nodes=64, num_rounds=30, seed=2)
 
@@ -45,6 +48,7 @@ def test_one_node_has_no_rounds() -> None:
 
 def test_default_is_round_robin_for_few_nodes_and_random_rounds_for_many() -> None:
     # Up to 64 nodes all meet; of five, one rests in each round. More nodes have 36 random rounds.
+    # The expected number of rounds of pairs, by the number of nodes.
     by_num_nodes = {1: 0, 2: 1, 5: 5, 64: 63, 65: 36, 1024: 36}
 
     assert {num_nodes: choose_num_rounds(num_nodes) for num_nodes in by_num_nodes} == by_num_nodes

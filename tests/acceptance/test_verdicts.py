@@ -43,6 +43,11 @@ def list_finding_codes(result: AcceptanceResult, name: str) -> list[str]:
 
 
 def test_equal_devices_pass(tmp_path: Path) -> None:
+    """Four ``DEVICES`` are equally fast, and their trainings have equal digests.
+
+    That is the evidence which ``DeviceEvidence`` writes of devices that are not named to it.
+    ``judge_folder`` judges it; the exit code is 0 if all pass.
+    """
     DeviceEvidence(tmp_path).write_all_phases()
 
     result = judge_folder(tmp_path)
@@ -54,6 +59,11 @@ def test_equal_devices_pass(tmp_path: Path) -> None:
 
 
 def test_slow_device_fails_with_its_share(tmp_path: Path) -> None:
+    """Of four ``DEVICES`` the third takes 0.12 s for a step, and the others 0.1 s.
+
+    A finding says why a device fails; ``interval.slower`` is the share of additional time. The exit
+    code 1 means that some device fails.
+    """
     DeviceEvidence(tmp_path, step_s={DEVICES[2]: 0.12}).write_all_phases()  # usual: 0.1 s
 
     result = judge_folder(tmp_path)
@@ -65,6 +75,10 @@ def test_slow_device_fails_with_its_share(tmp_path: Path) -> None:
 
 
 def test_slow_matmul_fails_a_device_whose_step_is_not_slow(tmp_path: Path) -> None:
+    """The steps of all four ``DEVICES`` take 0.1 s, but a matmul of the second takes 0.02 s.
+
+    That is twice the 0.01 s of the others; by default a matmul may take 10% more.
+    """
     DeviceEvidence(tmp_path, matmul_s={DEVICES[1]: 0.02}).write_all_phases()  # usual: 0.01 s
 
     result = judge_folder(tmp_path)
@@ -74,6 +88,10 @@ def test_slow_matmul_fails_a_device_whose_step_is_not_slow(tmp_path: Path) -> No
 
 
 def test_bad_link_excludes_one_of_its_devices(tmp_path: Path) -> None:
+    """Alone four devices are equally fast; the first and the last are slow as a pair.
+
+    Each pair has three rounds. ``links`` has the verdict of each pair.
+    """
     link = (DEVICES[0], DEVICES[3])
     DeviceEvidence(tmp_path, link_s={link: 0.3}).write_all_phases(pair_rounds=3)  # usual: 0.2 s
 
@@ -110,6 +128,10 @@ def test_device_that_computes_differently_fails(tmp_path: Path) -> None:
 
 
 def test_device_without_peers_of_its_product_is_undecided(tmp_path: Path) -> None:
+    """The first of four ``DEVICES`` is of the product ``other``, the rest are of ``gpu``.
+
+    Only devices of the same product are compared. A doubt is the reason why a device is undecided.
+    """
     DeviceEvidence(tmp_path, products={DEVICES[0]: "other"}).write_all_phases()
 
     result = judge_folder(tmp_path)
@@ -120,6 +142,7 @@ def test_device_without_peers_of_its_product_is_undecided(tmp_path: Path) -> Non
 
 
 def test_device_that_was_not_measured_is_undecided(tmp_path: Path) -> None:
+    """Only the first three of four ``DEVICES`` were measured, before a signal ended it."""
     DeviceEvidence(tmp_path).write_device_phase(DEVICES[:3])
 
     result = judge_folder(tmp_path, interrupted="SIGINT")  # before the fourth device's first round
@@ -135,6 +158,10 @@ def test_interrupted_acceptance_never_passes_as_a_whole(tmp_path: Path) -> None:
 
 
 def test_device_that_fails_alone_is_blamed(tmp_path: Path) -> None:
+    """Three devices were measured; the round of the fourth was not over at its deadline.
+
+    ``no_answer`` is the finding of such a device. ``not_measured`` lists the rounds that failed.
+    """
     measured = DeviceEvidence(tmp_path)
     measured.write_device_phase(DEVICES[:3])
     measured.write_failed_round("devices", (DEVICES[3],), "deadline")  # it trained alone
@@ -146,6 +173,10 @@ def test_device_that_fails_alone_is_blamed(tmp_path: Path) -> None:
 
 
 def test_round_stopped_by_a_signal_blames_no_device(tmp_path: Path) -> None:
+    """All four devices are good alone; the only round of a pair was stopped by a signal.
+
+    The last argument of ``write_failed_round`` is the reason: ``stopped`` by a signal, not failed.
+    """
     measured = DeviceEvidence(tmp_path)
     measured.write_device_phase(DEVICES)
     measured.write_failed_round("pairs", (DEVICES[0], DEVICES[1]), "stopped")
@@ -154,6 +185,7 @@ def test_round_stopped_by_a_signal_blames_no_device(tmp_path: Path) -> None:
 
 
 def test_device_whose_pairs_all_fail_is_blamed_and_its_partners_are_not(tmp_path: Path) -> None:
+    """All four devices are good alone; of their six pairs those with the second device fail."""
     measured = DeviceEvidence(tmp_path)
     measured.write_device_phase(DEVICES)
     for first, second in combinations(DEVICES, 2):
@@ -169,6 +201,10 @@ def test_device_whose_pairs_all_fail_is_blamed_and_its_partners_are_not(tmp_path
 
 
 def test_pair_that_fails_by_itself_is_a_failed_link(tmp_path: Path) -> None:
+    """Only the pair of the devices 0 and 2 fails: its round is not over at its deadline.
+
+    Both devices are good alone and in their other pairs.
+    """
     measured = DeviceEvidence(tmp_path)
     measured.write_device_phase(DEVICES)
     for first, second in combinations(DEVICES, 2):
