@@ -266,6 +266,11 @@ def test_all_peer_groups_and_quantities_share_the_probability_of_a_wrong_verdict
 
 
 def test_wrong_result_of_a_pair_counts_once_though_both_ranks_find_it(tmp_path: Path) -> None:
+    """Of six pairs of four devices only 0 and 2 compute a wrong sum in their all-reduce.
+
+    ``fault`` is what a rank says of a wrong result; ``write_pair_round`` lets both ranks of the
+    pair say it.
+    """
     measured = DeviceEvidence(tmp_path)
     measured.write_device_phase(DEVICES)
     for first, second in combinations(DEVICES, 2):
@@ -285,6 +290,12 @@ def test_wrong_result_of_a_pair_counts_once_though_both_ranks_find_it(tmp_path: 
 def test_bad_round_of_the_whole_machine_fails_all_devices_if_none_is_to_blame(
     tmp_path: Path, code: str
 ) -> None:
+    """In a round of the phase ``nodes`` all four devices of the machine train together.
+
+    ``code`` is what goes wrong in it, and the code of the finding: a wrong result of an all-reduce,
+    or the round fails. Three folders differ in what else was measured.
+    """
+
     def write_bad_round(measured: DeviceEvidence) -> None:
         if code == "failed":
             measured.write_failed_round("nodes", (NODE,), "failed")
@@ -329,6 +340,11 @@ def test_later_session_replaces_a_failure(tmp_path: Path) -> None:
 
 
 def test_incomplete_last_line_of_a_killed_node_is_counted_and_skipped(tmp_path: Path) -> None:
+    """Each node writes its evidence to a file of its own, one event a line.
+
+    The last line is cut, as if the node had been killed while it wrote; the lines before it are
+    read.
+    """
     DeviceEvidence(tmp_path).write_all_phases()
     (path,) = (tmp_path / EVIDENCE_DIR).glob("*.jsonl")
     path.write_bytes(path.read_bytes()[:-20])  # the last line is longer than these 20 bytes
@@ -340,6 +356,11 @@ def test_incomplete_last_line_of_a_killed_node_is_counted_and_skipped(tmp_path: 
 
 
 def test_result_follows_its_schema_and_is_read_back(tmp_path: Path) -> None:
+    """The third of four ``DEVICES`` is slow: 0.12 s a step, and the others 0.1 s.
+
+    ``acceptance.json`` has the whole result; the three text files have the names of the devices by
+    their decision, one a line.
+    """
     DeviceEvidence(tmp_path, step_s={DEVICES[2]: 0.12}).write_all_phases()
     result = judge_folder(tmp_path)
     result.write(tmp_path)
@@ -388,6 +409,7 @@ def test_page_names_devices_to_exclude_first(tmp_path: Path, lang: str) -> None:
     # The summary, the tolerances, and a line for each of the two devices that fail.
     lines = list_acceptance_lines(result, lang)
     assert len(lines) == 4
+    # ``TOLERANCES`` has by language the sentence that states the allowed slowdowns.
     assert lines[1] == TOLERANCES[lang]
     assert to_html([page]).count('class="heat-map"') == 2  # one per language
 

@@ -394,6 +394,7 @@ def test_section_that_trained_nothing_fails_with_a_sentence(sections: Sections) 
     assert sections.measure() == 1
 
     output = sections.read_document()["sections"]["bad"]["output"]
+    # ``NOT_TRAINED``, the source of the section, raises the error for the steps 1 to 10.
     assert output.startswith("NotTrainedError: steps 1 to 10 did not change any bit")
     assert "Traceback" not in output
 
@@ -441,6 +442,10 @@ def test_budget_runs_the_most_important_sections() -> None:
 def test_budget_that_is_not_in_minutes_or_seconds_is_refused(
     text: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """A budget is a whole number and a unit, such as 8m or 90s.
+
+    2 is the exit code of ``argparse`` for a wrong command line.
+    """
     with pytest.raises(SystemExit) as ended:
         command.main([f"--budget={text}"])
     assert ended.value.code == 2
@@ -488,6 +493,11 @@ def test_skipped_contract_tests_leave_the_bar_open_unless_another_test_failed(
 def test_the_test_that_runs_when_the_time_is_over_is_skipped_and_a_report_remains(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Within ``interrupts`` a timer sends SIGUSR2 when the time of the section is over.
+
+    Here an hour is left (``NEVER_S``), so that the timer does not send it; the second of two tests
+    does. ``not_run`` counts the tests that were skipped for lack of time.
+    """
     file = tmp_path / "test_two.py"
     # test_b would fail if the signal did not end it.
     file.write_text(
@@ -530,6 +540,11 @@ def test_rounds_stop_when_time_is_up() -> None:
 
 
 def test_variant_skipped_for_time_neither_fails_nor_passes_its_bar() -> None:
+    """A bar compares the speeds of two variants; of these the trainer was not measured.
+
+    ``left_out`` has the variants for which there was no time. The numbers of our own do not matter.
+    ``table`` gets the name that the page shows for each variant.
+    """
     measured = Measured(
         seconds={"ours": [1.0]},
         peak_bytes={"ours": 1},

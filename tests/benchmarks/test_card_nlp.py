@@ -56,6 +56,11 @@ def make_plain_model(our_model: torch.nn.Module) -> PlainGpt:
 
 
 def test_plain_model_computes_the_loss_of_the_case() -> None:
+    """The plain model is a GPT-2 written in torch alone; with our weights its loss is ours.
+
+    ``SMALL`` is the recipe of a small GPT. Each of two rows has a token more than ``seq_length``:
+    the target of a token is the one behind it.
+    """
     our_model = build_model(SMALL, seed=3)
     ids = torch.randint(0, SMALL.vocab_size, (2, SMALL.seq_length + 1))
 

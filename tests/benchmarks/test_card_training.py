@@ -91,6 +91,8 @@ def test_a_variant_that_compiles_for_too_long_is_killed_and_the_others_are_kept(
     """The variant that compiles for too long is a fake that waits until it is killed."""
     monkeypatch.setattr(training, "Peer", FakePeer)
     monkeypatch.setattr(training, "SETTLE_S", 0.0)  # the time limit of a variant's first steps
+    # By variant the words of its command line; the fake hangs if one of them is ``hangs``. Its
+    # precision, FLOPs and units do not matter here.
     turns = training.take_turns(
         Card("cpu", "tiny", tmp_path),
         "module",
@@ -116,6 +118,11 @@ def test_a_variant_that_compiles_for_too_long_is_killed_and_the_others_are_kept(
 def test_variants_and_rounds_without_time_are_skipped(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
+    """The section must end at 100 s (``ends_at_s``) of a fake clock, which begins at 0 s.
+
+    A variant takes 30 s to start and 2 s for a turn; up to seven rounds (``ROUNDS``) are wanted.
+    ``parts`` has by variant the words of its command line.
+    """
     now_s = 0.0
 
     class SlowPeer(FakePeer):
@@ -224,6 +231,10 @@ def test_largest_tables_fit_and_one_more_row_each_does_not(
 
 
 def test_original_model_scores_a_batch_as_our_model_does() -> None:
+    """``PlainGlm`` is the original model, written out; it gets the weights of ours.
+
+    A sample of ``make_cloze`` has several candidates, each of which is a sequence with a score.
+    """
     examples = glm_loader.make_cloze()
     shape = GlmShape(
         num_layers=1,

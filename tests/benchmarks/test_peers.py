@@ -59,6 +59,11 @@ def take_turns(device: CountingDevice, monkeypatch: pytest.MonkeyPatch, requests
 def test_turn_reports_seconds_per_step_including_the_synchronization(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """Turns of 1 and of 4 steps; each prints the seconds of a step and the peak memory.
+
+    A step of the fake device takes 1 s, but only ``synchronize`` waits for it: without this call in
+    the timed part of a turn the time would be 0.
+    """
     device = CountingDevice(allocator_peak_bytes=None)
     # Without an allocator, whose memory would be freed after each turn, all steps are timed.
     assert take_turns(device, monkeypatch, "1\n4\n") == 1 + 4
@@ -74,6 +79,10 @@ def test_turn_reports_seconds_per_step_including_the_synchronization(
 def test_memory_is_the_allocator_peak_and_one_step_runs_before_timing(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """A turn of 3 steps on a fake device whose allocator reports a peak of 12345 bytes.
+
+    The fake module of the device notes each call of ``empty_cache``, which frees unused memory.
+    """
     freed: list[bool] = []
     module = SimpleNamespace(empty_cache=lambda: freed.append(True))
     monkeypatch.setattr("torch.get_device_module", {"fake": module}.__getitem__)

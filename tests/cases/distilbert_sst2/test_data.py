@@ -88,6 +88,11 @@ def label_by_grammar(sentence):
 
 @pytest.mark.parametrize("split", data.SPLITS)
 def test_labels_by_the_generating_rule_score_the_best_accuracy(split):
+    """The label follows from the adjective of a sentence and a ``not`` before it.
+
+    Only the rows in ``flipped``, 4%, have the other label: the rule is right in 96%,
+    ``BEST_ACCURACY``.
+    """
     rows = generated.ROWS[split]
     # ``flipped``: rows with a label that breaks the rule.
     sentences, labels, flipped = generated.draw_sentences(split, rows=rows, seed=3)
