@@ -72,7 +72,10 @@ class Rootless:
         )
 
     def give_to_user(self, path: Path) -> Path:
-        """Give a file to the user."""
+        """Give a file to the user.
+
+        The user is "nobody" if the tests run as root, and else the user of the tests.
+        """
         if os.getuid() == 0:  # any other user already owns what it writes
             user = pwd.getpwnam("nobody")
             os.chown(path, user.pw_uid, user.pw_gid)
@@ -179,6 +182,10 @@ def set_up_runtime(name: str) -> Iterator[Rootless | str]:
     """Set podman or docker up and take it down.
 
     Yield the user who runs containers, or a text that says why none runs here.
+
+    ``_build_environment`` writes podman's settings and returns the user's variables,
+    ``_start_daemon`` starts docker's service. ``_set_up_image`` makes the image and starts a
+    container; it returns why that failed, or None.
     """
     folder = Path(tempfile.mkdtemp(prefix=f"trainmark-{name}-", dir="/tmp"))
     user = Rootless(folder, name)
@@ -197,7 +204,12 @@ def set_up_runtime(name: str) -> Iterator[Rootless | str]:
 
 
 def _build_environment(folder: Path) -> dict[str, str]:
-    """Write the settings of podman below a folder; return the variables of the user."""
+    """Write the settings of podman below a folder; return the variables of the user.
+
+    ``SOURCES`` is the folder of the package trainmark, "purelib" that of installed packages:
+    containers import both by PYTHONPATH. The driver "vfs" and "ignore_chown_errors" need no rights
+    of root.
+    """
     storage, containers = folder / "storage.conf", folder / "containers.conf"
     storage.write_text(
         f'[storage]\ndriver = "vfs"\ngraphroot = "{folder}/store"\nrunroot = "{folder}/run/store"\n'

@@ -87,6 +87,7 @@ def get(_: list[str]) -> None:
         }
         for file in files
     ]
+    # A set of jobs ends when no pod runs: Failed if a pod failed, else Completed.
     items = list(pods)
     if JOB.exists():
         phases = {pod["status"]["phase"] for pod in pods}

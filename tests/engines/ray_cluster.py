@@ -56,6 +56,7 @@ def find_program_folder() -> str | None:
 
 
 def _wait_until_port_listens(port: int) -> None:
+    """Wait until a process of this machine listens on a port; fail after 90 s."""
     # ``_START_S`` is 90 s: how long a part of the cluster may take to start.
     deadline = time.monotonic() + _START_S
     while True:
@@ -121,7 +122,11 @@ class RayCluster:
 
 @contextmanager
 def start_ray_cluster() -> Iterator[RayCluster]:
-    """Yield a cluster with two nodes."""
+    """Yield a cluster with two nodes.
+
+    ``EndedEarlyError`` says that the process which holds the cluster ended before it was up; it is
+    then started once more.
+    """
     folder = tempfile.mkdtemp(prefix="tm-ray-", dir="/tmp")  # short: it holds sockets
     try:
         cluster = RayCluster(folder)

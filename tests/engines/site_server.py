@@ -19,7 +19,11 @@ _PATIENCE_S = 60.0
 
 
 def wait_for_pages(address: str) -> None:
-    """Wait until the server has written the site."""
+    """Wait until the server has written the site.
+
+    ``_PATIENCE_S`` is 60 s. Until the site is written, the server answers each request by 503; any
+    other error, such as 404, is raised.
+    """
     until_s = time.monotonic() + _PATIENCE_S
     while True:
         try:
@@ -41,7 +45,10 @@ class _Quiet(http.server.SimpleHTTPRequestHandler):
 
 @contextmanager
 def serve_plain_files(folder: Path) -> Iterator[str]:
-    """Serve a folder's files as any web host does; yield the address."""
+    """Serve a folder's files as any web host does; yield the address.
+
+    ``_Quiet`` is Python's own server of files, without its log. The end of the block stops it.
+    """
     handler = functools.partial(_Quiet, directory=str(folder))
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as host:
         thread = threading.Thread(target=host.serve_forever)

@@ -127,7 +127,11 @@ class SlurmCluster:
         self.wait_until(lambda: self.list_states() == ["idle", "idle"], "both nodes")
 
     def _start(self, program: str, *args: str, name: str | None = None) -> None:
-        """Start a daemon in a session of its own; ``name``: its key, if its program runs twice."""
+        """Start a daemon in a session of its own; ``name``: its key, if its program runs twice.
+
+        The daemon's output goes to a file NAME.out in the cluster's folder. ``_find_program`` also
+        looks in /usr/sbin; the caller has checked that the program is installed.
+        """
         path = _find_program(program)
         assert path is not None
         with (self.folder / f"{name or program}.out").open("ab") as out:
@@ -149,12 +153,17 @@ class SlurmCluster:
         return process.stdout.strip()
 
     def list_states(self) -> list[str]:
-        """Return the states of the nodes, in their order."""
+        """Return the states of the nodes, in their order.
+
+        A line of sinfo is the node's name ("tm0", "tm1") and its state, such as "idle".
+        """
         out = self.ask("sinfo", "--noheader", "--Node", "--partition=main", "--format=%N %T")
         return [line.split()[1] for line in sorted(out.splitlines())]
 
     def wait_until(self, holds, what: str, limit_s: float = _START_S) -> None:
         """Wait for a condition that no command of Slurm waits for.
+
+        ``_START_S`` is 60 s. The failure shows the last 1,500 characters of each daemon's output.
 
         Args:
             holds: called again and again, until it returns True.
@@ -167,7 +176,11 @@ class SlurmCluster:
             time.sleep(0.1)
 
     def list_tasks(self, node: str) -> list[psutil.Process]:
-        """Return the processes of a node except its daemon: steps, scripts, tasks, children."""
+        """Return the processes of a node except its daemon: steps, scripts, tasks, children.
+
+        ``_list_parent_steps`` returns those of a process's parents that are Slurm's own
+        (slurmstepd). A process is listed once.
+        """
         processes = []
         for process in psutil.process_iter():
             with suppress(psutil.Error):

@@ -147,7 +147,10 @@ class Hosts:
         return node
 
     def write_known_hosts(self) -> None:
-        """Write the file by which ssh accepts the nodes' keys."""
+        """Write the file by which ssh accepts the nodes' keys.
+
+        ``host0.pub`` and so on are the public keys of the nodes' sshd.
+        """
         lines = [
             f"{self.get_address(number)} {(self.folder / f'host{number}.pub').read_text()}"
             for number in range(self.count)
@@ -155,19 +158,28 @@ class Hosts:
         (self.folder / "known_hosts").write_text("".join(lines))
 
     def set_link(self, number: int, state: str) -> None:
-        """Set a node's link ``up`` or ``down``."""
+        """Set a node's link ``up`` or ``down``.
+
+        ``port0`` and so on are the ends of the nodes' cables at the login machine's bridge.
+        """
         subprocess.run(
             self.login.enter_namespace("ip", "link", "set", f"port{number}", state), check=True
         )
 
     def is_reachable(self, number: int) -> bool:
-        """Return whether the login machine reaches a node's sshd."""
+        """Return whether the login machine reaches a node's sshd.
+
+        A Python in the login machine's network opens a connection to port 22, for 2 s at most.
+        """
         text = f"import socket; socket.create_connection(('{self.get_address(number)}', 22), 2)"
         args = self.login.enter_namespace(sys.executable, "-c", text)
         return subprocess.run(args, capture_output=True, check=False).returncode == 0
 
     def build_settings(self, *hosts: str, **more: object) -> dict[str, object]:
         """Return the settings of a cluster file.
+
+        ``key`` is the private key that opens all nodes, ``root`` the folder where each node mounts
+        its own disk. The other options keep ssh from using files and keys of this machine's user.
 
         Args:
             hosts: addresses; none: those of all nodes.

@@ -44,7 +44,12 @@ def cluster(tmp_path, monkeypatch):
 
 @pytest.fixture
 def run(cluster, start_run, tmp_path):
-    """Return a function that starts ``trainmark run`` with two pods."""
+    """Return a function that starts ``trainmark run`` with two pods.
+
+    It returns the process and the run's folder. The case ``faulty`` plants a fault that its
+    argument ``fault`` names. A pod is a process of this machine (see ``cluster``), which uses
+    neither the image nor the volume of the file.
+    """
 
     def start(*args, case="faulty"):
         with socket.socket() as free:  # pods have the host's network

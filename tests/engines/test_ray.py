@@ -38,7 +38,12 @@ def on_path(monkeypatch):
 
 @pytest.fixture
 def run(cluster, on_path, start_run, tmp_path):
-    """Return a function that starts ``trainmark run`` on the cluster's nodes."""
+    """Return a function that starts ``trainmark run`` on the cluster's nodes.
+
+    It returns the process and the run's folder. A rank of the case ``faulty`` writes to ``fifo``
+    when it reaches the fault that the argument ``fault`` names. ``cluster.url`` is the address by
+    which jobs are submitted.
+    """
 
     def start(*args, case="faulty", nnodes=2):
         variables = {

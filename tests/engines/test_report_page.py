@@ -21,7 +21,10 @@ RUNS = ("bert-0-tf32-1", "eight-ranks", "failed")  # of ``write_runs``: usual, a
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
-    """Return a folder with made-up runs, among them ``RUNS``."""
+    """Return a folder with made-up runs, among them ``RUNS``.
+
+    ``write_runs`` writes the records of 27 runs: a subfolder each, by the run's name.
+    """
     folder = tmp_path_factory.mktemp("runs")
     write_runs(folder)
     return folder
@@ -67,6 +70,12 @@ def choose_option(window, name, value):
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 @pytest.mark.parametrize("name", RUNS)
 def test_axe_finds_no_accessibility_violation(pages, visit, name, dark, lang):
+    """No report hinders people with disabilities: folded or not, light or dark, in both languages.
+
+    ``pages`` has the HTML file of each of the three runs in ``RUNS``. ``visit`` returns a function
+    that opens a window, whose address may only be that of the file: the rest, "", is empty.
+    ``list_barriers`` returns what the checker axe finds; ``unfold`` opens all folded parts.
+    """
     window = visit(file_home(pages[name]), dark=dark).open("")
     choose_option(window, "lang", lang)
     assert window.list_barriers() == []
@@ -94,6 +103,12 @@ def test_language_is_switched_with_and_without_scripts(pages, visit, scripts):
 
 @pytest.mark.parametrize("name", RUNS)
 def test_every_control_is_reachable_by_keyboard_with_visible_focus(pages, visit, name):
+    """Each link, button and choice of a report is reached by Tab and then visibly marked.
+
+    ``pages`` has the HTML file of each of the three runs in ``RUNS``. ``tab_through`` presses Tab
+    until a control comes again; it returns the controls that were not reached, and those that were
+    without an outline or a shadow.
+    """
     window = visit(file_home(pages[name])).open("")
     unreached, unmarked = window.tab_through()
     assert (unreached, unmarked) == ([], [])
