@@ -130,6 +130,8 @@ def test_other_errors_keep_their_first_line() -> None:
 def test_errors_of_user_fields_show_no_pattern_and_no_wording_of_pydantic(
     model: type[BaseModel],
 ) -> None:
+    # ``Cluster`` and ``RunRequest`` have the fields that a user can set. ``OF_THE_LIBRARY`` has
+    # pieces of pydantic's own messages; "^" and a backslash occur in patterns.
     for name in model.model_fields:
         # Values that hardly any field allows.
         for value in (object(), [object()], {"a b": object()}, "\x00"):
@@ -159,6 +161,7 @@ def test_errors_of_user_fields_show_no_pattern_and_no_wording_of_pydantic(
     ],
 )
 def test_cluster_file_names_key_and_rule(tmp_path: Path, text: str, where: str, rule: str) -> None:
+    # ``where`` is the path of the faulty key in the file, ``rule`` what its value must be.
     file = tmp_path / "cluster.yaml"
     file.write_text(text)
     with pytest.raises(Exception, match=r"\.yaml") as raised:  # of several types

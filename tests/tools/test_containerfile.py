@@ -18,7 +18,10 @@ TARGETS = ("cpu", "cuda")
 
 
 def read_instructions() -> list[list[str]]:
-    """Return the words of each instruction, lines joined and comments left out."""
+    """Return each instruction of the Containerfile as its first word and the rest of its line.
+
+    Lines that end with a backslash are joined with the next one; comments are left out.
+    """
     text = (ROOT / "Containerfile").read_text(encoding="utf-8")
     lines = [line for line in text.splitlines() if not line.startswith("#")]
     joined = "\n".join(lines).replace("\\\n", " ").splitlines()
@@ -69,6 +72,7 @@ def test_copied_files_exist_and_are_not_ignored(target: str) -> None:
         for source in arguments.split()[:-1]
     }
     assert copied == {"requirements.lock", "pyproject.toml", "README.md", "LICENSE", "src"}
+    # ``TARGETS`` are the two images, for the processor and for an accelerator.
     ignored = (ROOT / ".containerignore").read_text(encoding="utf-8").splitlines()
     # After a comment: everything is ignored but the names that follow with ``!``.
     assert ignored[1] == "*"
@@ -83,6 +87,8 @@ def test_all_versions_equal_those_of_the_lock(target: str) -> None:
     assert "pip install --no-deps --no-build-isolation ." in runs
     # No other version is named in a command.
     assert not re.search(r"==\s*\d|[\w-]+[<>~]=", runs)
+    # The lock has a version of each package that the project needs with the image's Python, and it
+    # lies in the range that the project allows.
     project = read_toml(ROOT / "pyproject.toml")["project"]
     for needed in map(Requirement, project["dependencies"]):
         if needed.marker is None or needed.marker.evaluate(
@@ -92,6 +98,7 @@ def test_all_versions_equal_those_of_the_lock(target: str) -> None:
 
 
 def test_cpu_build_has_the_torch_version_of_the_lock() -> None:
+    # The image for the processor installs torch first, from another index.
     # The command within "$(…)" prints the requirement of torch.
     (words,) = re.findall(r'"\$\((.*?)\)"', " ".join(list_instructions("cpu", "RUN")))
     result = subprocess.run(

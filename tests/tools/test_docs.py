@@ -22,6 +22,7 @@ def test_modules_that_a_page_names_exist(page):
         page.read_text(encoding="utf-8"),
     )
     module_names = [name for name in module_names if "NAME" not in name]  # a placeholder
+    # No name is left that is in neither of them.
     assert [
         name
         for name in module_names

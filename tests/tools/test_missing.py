@@ -28,7 +28,15 @@ def write_wheel(
 
 
 def run_tool(folder: Path, *lines: str) -> tuple[int, list[str], list[str]]:
-    """Return the exit code, the packages named as missing, and the commands."""
+    """Run ``tools/missing.py``, which names packages that an installation would lack.
+
+    Return the exit code (1: some are missing), their names, and the commands that it prints to
+    fetch them.
+
+    Args:
+        folder: has wheels, which count as present.
+        lines: the requirements.
+    """
     (folder / "needed.txt").write_text("# a comment\n" + "\n".join(lines) + "\n")
     process = subprocess.run(
         [
@@ -58,7 +66,8 @@ def test_each_package_is_named_at_once_with_a_command_for_this_python(tmp_path: 
 
     assert (code, package_names) == (1, ["no-such-one", "no-such-two"])
     assert command.endswith("--dest wheels 'no-such-one>=2' 'no-such-two<3'")
-    # The command is for a machine with network, which may have another Python.
+    # ``run_tool`` returns the exit code, the packages that are missing, and the commands that fetch
+    # them. The command is for a machine with network, which may have another Python.
     assert f"--python-version {sys.version_info[0]}.{sys.version_info[1]} " in command
 
 
@@ -98,7 +107,9 @@ def test_what_a_missing_package_requires_is_named_too(
     missing = load_tool()
     find_installed = missing.find_installed
     pins = missing.read_locks().pins
-    # What a machine with torch alone has of them: an older core, and fitting helpers of typing.
+    # Without arguments, the tool checks what the project requires. ``pins`` has the locked version
+    # of each package. What a machine with torch alone has of them: an older core, and fitting
+    # helpers of typing.
     # None: the package is not installed; an empty list: it requires no other package.
     replaced = {
         "pydantic": None,

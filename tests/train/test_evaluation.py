@@ -25,7 +25,7 @@ def test_equal_rows_have_equal_keys_wherever_they_stand() -> None:
     labels = torch.arange(20)
     keys = compute_row_keys((rows, labels), 20)
     order = torch.randperm(20)
-    assert len(set(keys.tolist())) == 20
+    assert len(set(keys.tolist())) == 20  # all 20 rows differ, and so do their keys
     assert (
         compute_row_keys((rows[order], labels[order]), 20).tolist() == keys[order.numpy()].tolist()
     )
@@ -44,6 +44,7 @@ def test_each_type_of_numbers_has_keys(dtype: torch.dtype) -> None:
 
 
 def test_zeros_at_the_end_of_rows_do_not_change_keys() -> None:
+    # Six rows of five numbers, none of which is 0; with 11 zeros behind them, and before them.
     rows = torch.randint(1, 1000, (6, 5))
     padded = torch.nn.functional.pad(rows, (0, 11))
     assert compute_row_keys(padded, 6).tolist() == compute_row_keys(rows, 6).tolist()
@@ -57,6 +58,7 @@ def test_tensors_of_other_lengths_do_not_count() -> None:
     assert compute_row_keys((rows, others, torch.tensor(3.0), "text"), 4).tolist() == (
         compute_row_keys(rows, 4).tolist()
     )
+    # The number of rows is the length of the first tensor that has dimensions; without one, 0.
     assert (count_rows((torch.tensor(1), rows)), count_rows(("x",))) == (4, 0)
     assert compute_row_keys((), 0).tolist() == []
 
@@ -75,6 +77,8 @@ def test_mean_is_over_rows_and_not_over_batches() -> None:
 
 
 def test_mean_uses_the_given_weights() -> None:
+    # Two rows whose scores, such as those of 20 tokens, add up to 30. ``ONE_RANK``: there are no
+    # other ranks over which the mean would be.
     scored = EvaluationSum()
     scored.add(ScoredRows.of(torch.arange(2), 2), total=30.0, weight=20)
     scored.add(ScoredRows.of(torch.arange(1), 0), total=0.0)  # a batch without rows of its own
@@ -86,6 +90,7 @@ def test_quality_that_is_not_a_mean_has_only_rows() -> None:
     scored.add(ScoredRows.of(torch.arange(5), 5))  # without a total, of which a mean would be
     scores = scored.scores()
     assert (scores.rows, scores.total, scores.weight) == (5, None, None)
+    # ``ONE_RANK``: there are no other ranks over which a mean would be.
     assert np.isnan(scored.mean(**ONE_RANK).value)
 
 
@@ -103,6 +108,7 @@ def test_rows_beyond_the_limit_are_counted_without_keys() -> None:
 def test_digest_of_all_ranks_does_not_depend_on_how_rows_lie_on_them() -> None:
     rows = torch.randint(0, 1 << 60, (101, 4))
 
+    # The digest is one of the keys of all scored rows; a key is computed from a row's content.
     def compute_digest(*parts: slice) -> str:
         """Return the digest of all ranks, each of which scored one of ``parts``."""
         events = []
@@ -127,6 +133,7 @@ def test_training_rows_among_the_scored_rows_are_counted() -> None:
     rows = torch.arange(40).reshape(20, 2)
     scored = EvaluationSum()
     scored.add(ScoredRows.of(rows[:10], 10))
+    # Of 20 rows, 0 to 9 are scored and 8 to 19 are trained; a row is recognized by its key.
     trained = compute_row_keys(rows[8:], 12).tolist()
     event = summarize_scores(scored.scores(), [*trained, trained[0]])  # one of them twice
     # The keys of 12 training rows are known. Rows 8 and 9 are both scored and trained.

@@ -77,6 +77,8 @@ def compute_published_scales(overflows: list[bool], *, window: int, hysteresis: 
 def test_loss_scale_follows_the_published_rules(
     overflows: list[bool], window: int, hysteresis: int
 ) -> None:
+    # ``overflows``: of each step, whether a gradient overflows. The scale doubles after ``window``
+    # steps without one, and halves after ``hysteresis`` of them.
     scales, weights, skipped = train_and_list_scales(
         overflows, window=window, hysteresis=hysteresis
     )

@@ -73,7 +73,7 @@ def test_all_values_come_in_order_from_one_thread(device: SyncDevice, depth: int
 
 @pytest.mark.parametrize("depth", [1, 3])
 def test_at_most_depth_values_are_read_ahead(device: SyncDevice, depth: int) -> None:
-    source = Source()
+    source = Source()  # of the numbers 0 to 9; it keeps in ``yielded`` those that were taken
     values = read_ahead(iter(source), device, depth=depth)
     assert not list_threads()  # the first request starts the thread
     assert next(values) == 0
@@ -89,6 +89,8 @@ def test_at_most_depth_values_are_read_ahead(device: SyncDevice, depth: int) -> 
 def test_error_of_the_source_is_raised_after_earlier_values(
     device: SyncDevice, depth: int, fault: BaseException
 ) -> None:
+    # ``Source`` yields 0, 1 and 2, then raises ``fault``. ``DEPTHS``: how many values are read
+    # ahead by a thread, 0, 1, 2 or 5.
     values = read_ahead(iter(Source(length=3, fault=fault)), device, depth=depth)
     assert [next(values) for _ in range(3)] == [0, 1, 2]
     with pytest.raises(type(fault)) as caught:
@@ -104,6 +106,7 @@ def test_error_of_the_source_is_raised_after_earlier_values(
 def test_an_iterator_that_ends_early_ends_its_thread_and_its_source(
     device: SyncDevice, depth: int, end: str
 ) -> None:
+    # ``list_threads`` has the threads that read ahead; ``DEPTHS``: 0, 1, 2 or 5 values.
     source = Source(length=10_000)
     values = read_ahead(iter(source), device, depth=depth)
     assert next(values) == 0

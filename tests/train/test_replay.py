@@ -56,6 +56,7 @@ def test_digest_of_a_step_has_gradients_in_the_order_of_the_backward_pass() -> N
     job.step(iter([first]))
     digests.start()
 
+    # A digest is a number computed from all bits of a weight or gradient, to compare two passes.
     loss = float(job.step(iter([second])))
     digests.end_step()
     step, remaining_parts = digests.finish([loss])
@@ -74,7 +75,11 @@ def test_digest_of_a_step_has_gradients_in_the_order_of_the_backward_pass() -> N
 def locate_difference(
     outcomes: Sequence[list[WindowOutcome]], window: int
 ) -> list[ReplayDifference]:
-    """Return how the repeats of a window differ from it on any rank; empty: they are equal."""
+    """Return how the repeats of a window differ from it on any rank; empty: they are equal.
+
+    Args:
+        outcomes: by rank and window, what the rank saw of it; ``replay`` is what its repeats gave.
+    """
     replays = summarize_replays([[outcome[window].replay] for outcome in outcomes])
     assert replays is not None
     return replays.differences
@@ -107,6 +112,8 @@ def test_flipped_bit_is_found_on_its_rank_without_false_alarms(tmp_path: Path, f
 def test_bits_of_four_ranks_are_found_or_change_nothing(tmp_path: Path, fsdp: bool) -> None:
     # One bit flip in each of windows 0 to 31; windows 32 to 63 have none. A window is a group of
     # steps, which is run again to compare.
+    # ``plan_flips`` takes the four kinds of places and the four ranks in turn; ``outcomes`` has, by
+    # rank and window, what the rank saw: ``flipped`` and ``changed`` there, and what repeats gave.
     flips = plan_flips(32, world_size=4, seed=11)
 
     outcomes = run_ranks(4, tmp_path, fsdp=fsdp, num_windows=64, flips=flips)

@@ -23,5 +23,6 @@ def test_kernel_choice_depends_on_recipe_and_device(
     fields: dict[str, Any], torch_type: str, source: str
 ) -> None:
     # Without a choice in the recipe, our kernel is for the CPU.
+    # "own": the kernel of Trainmark; "library": that of torch.
     kernels = choose_kernels(Recipe(**fields), torch_type)
     assert kernels.describe_used("cross_entropy") == {"cross_entropy": source}

@@ -21,6 +21,8 @@ def make_inputs(rows: int, classes: int, *, scale: float = 1.0) -> tuple[torch.T
 @settings(max_examples=30, deadline=None)
 @given(rows=st.integers(1, 30), classes=st.integers(1, 40), at_once=st.integers(1, 2000))
 def test_kernel_equals_the_plain_loss(rows: int, classes: int, at_once: int) -> None:
+    # The kernel computes the scores (rows x classes) in pieces, whose size ``scores_at_once``
+    # limits; the plain loss has them all at once.
     hidden, weight, targets = make_inputs(rows=rows, classes=classes)
     loss = linear_cross_entropy_sum(hidden, weight, targets, scores_at_once=at_once)
     # 0.5: a gradient from above that is not 1.
@@ -47,6 +49,7 @@ def test_autocast_multiplies_in_its_dtype_and_adds_in_float32(
     expected = torch.autograd.grad(plain, (hidden, weight))
     for actual, plain_value in zip((loss, *gradients), (plain, *expected), strict=True):
         difference = (actual - plain_value).norm() / plain_value.norm()
+        # ``max_difference`` is relative: bfloat16 has 8 bits of precision, float16 has 11.
         # Rounded as the dtype rounds; 0 would be a multiplication in float32.
         assert 0 < difference < max_difference
 
@@ -66,6 +69,7 @@ def test_padding_classes_are_ignored() -> None:
 
 
 def test_ignored_targets_add_nothing_to_loss_or_gradients() -> None:
+    # -100 is the number that marks a target as one to ignore; here those of rows 0 and 4.
     hidden, weight, targets = make_inputs(rows=9, classes=11)
     targets[[0, 4]] = -100
     plain = torch.nn.functional.cross_entropy(
@@ -89,6 +93,7 @@ def test_ignored_targets_add_nothing_to_loss_or_gradients() -> None:
 @pytest.mark.parametrize("target", [-1, 11])
 @pytest.mark.parametrize("rows", [1, 9])  # scored by rows and by columns
 def test_a_target_that_is_no_class_is_an_error(rows: int, target: int, ignored: int | None) -> None:
+    # Classes are 0 to 10. ``ignored``: the target that does not count, if there is one.
     hidden, weight, targets = make_inputs(rows=rows, classes=11)
     targets[-1] = target
     with pytest.raises((IndexError, RuntimeError), match="out of bounds"):
