@@ -185,6 +185,7 @@ def test_recipe_fields_are_keys_of_filters_and_columns(cli, runs_of_batch_sizes)
 
 
 def test_unknown_key_names_public_keys_only(cli, runs):
+    # ``cli`` returns exit code, stdout and stderr. No key is like "xyzzyq"; ``p_core`` is one.
     for args in (("--columns", "xyzzyq"), ("xyzzyq>1",)):
         code, _, err = cli("results", *args)
         assert code == 2
@@ -196,6 +197,8 @@ def test_unknown_key_names_public_keys_only(cli, runs):
 
 
 def test_longest_recipe_stays_readable_in_the_index(cli, runs):
+    # A recipe with 61 fields more, of 90 and 5000 characters. ``list_run_ids`` returns the ids of
+    # the runs that meet the conditions, as the command lists them.
     many = {f"field_{number}": "x" * 90 for number in range(60)} | {"note": "y" * 5000}
     document = make_document("long")
     document["plan"]["recipe"] |= many

@@ -29,7 +29,9 @@ def find_run_names(folder: Path) -> list[list[str]]:
 
 def test_runs_of_plan_files_and_repeats_are_found(tmp_path: Path) -> None:
     leave_records(tmp_path, "A", "S/r1", "S/r2", "S/r10", "P/x", "P/y", "P/z/r1", "P/z/r2")
-    # Launches r1, r2, … of a folder are one run, in the order of their numbers.
+    # Each of the folders has a record. Launches r1, r2, … of a folder are one run, in the order of
+    # their numbers. So P has three runs, of which P/z has two launches. The result has a list for
+    # each run, with the paths of its launches.
     assert find_run_names(tmp_path) == [
         ["A"],
         ["P/x"],
@@ -44,7 +46,8 @@ def test_runs_of_plan_files_and_repeats_are_found(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("other", ["b", "b/r1", "r2/r1"])
 def test_run_of_a_plan_file_that_is_called_r1_is_no_repeat(tmp_path: Path, other: str) -> None:
-    # P has the runs of a plan file. No launch r2, r3, … is beside P/r1, so it is a run by itself.
+    # P has the runs of a plan file, two: P/r1, and ``other`` or, as its only launch, the folder r1
+    # in it. No launch r2, r3, … is beside P/r1, so it is a run by itself.
     leave_records(tmp_path, "P/r1", f"P/{other}")
     assert sorted(find_run_names(tmp_path)) == sorted([["P/r1"], [f"P/{other}"]])
 
@@ -64,6 +67,8 @@ def test_folders_inside_runs_and_below_repeats_are_not_runs(
 
 @pytest.mark.parametrize("content", ["", "{}", '{"schema_version": 1,'])
 def test_damaged_record_is_computed_again_after_it_is_removed(run_dir: Path, content: str) -> None:
+    # ``content`` replaces the record of a run that has its plan and events: no text, a record
+    # without any key, and one that is cut off. ``fix`` is the advice of the error.
     record_file = run_dir / "record.json"
     record_file.write_text(content)
     with pytest.raises(RecordError) as caught:
@@ -89,6 +94,7 @@ def test_damaged_record_without_plan_or_events_is_not_to_be_removed(
 @pytest.mark.parametrize("rows", [True, False])
 def test_missing_plan_is_named_if_the_record_is_missing_too(run_dir: Path, *, rows: bool) -> None:
     # ``rows``: whether the path may also name figures that others published.
+    # Without a record, one would be computed from plan and events, but the plan is missing too.
     for name in ("plan.json", "record.json"):
         (run_dir / name).unlink()
     with pytest.raises(RecordError) as caught:
@@ -103,6 +109,9 @@ def test_missing_plan_is_named_if_the_record_is_missing_too(run_dir: Path, *, ro
 def test_record_that_could_not_be_written_is_written_after_the_fix(
     run_dir: Path, monkeypatch: pytest.MonkeyPatch, code: int, first_step: str
 ) -> None:
+    # The system's errors are: no space, no space left of the user's share, and no permission.
+    # ``first_step`` is how the error's advice (``fix``) begins. A run without a record gets one
+    # when it is read.
     def raise_error(*_: object) -> None:
         raise OSError(code, os.strerror(code))
 

@@ -75,7 +75,8 @@ def test_filters_select_runs_that_meet_all_conditions(index_of_many, args, runs)
 
 
 def test_runs_are_sorted_with_those_without_a_value_last_and_limited(index_of_many):
-    # From the lowest p_core; r2 has none.
+    # The index has r0 to r3 with the ``p_core`` 100, 80.5, none and 120. From the lowest one; with
+    # "-" from the highest. ``total`` counts the runs without the limit.
     assert list_runs(index_of_many, columns=["run_id"], sort="p_core").rows == [
         ["r1"],
         ["r0"],
@@ -109,12 +110,16 @@ def test_runs_are_sorted_with_those_without_a_value_last_and_limited(index_of_ma
     ],
 )
 def test_invalid_filter_is_refused_with_fix(index_of_many, word, reason):
+    # ``word`` is a condition as a user writes it, and ``reason`` a part of the error. Fields of
+    # recipes such as ``bs`` and ``compile`` are keys too. The runs of the index are of two cases,
+    # toy and Gpt_x%y.
     with pytest.raises(UsageError) as refused:
         list_runs(index_of_many, [word])
     assert reason in str(refused.value)
 
 
 def test_unit_of_the_final_result_is_that_of_the_listed_runs(tmp_path):
+    # ``units`` has the unit of each listed column, here of one.
     for name, unit in (("toy", "samples/s"), ("gpt", "tokens/s")):
         write_record_file(
             tmp_path / name, make_document(name, plan__case=name, figures__final_result__unit=unit)
@@ -131,6 +136,8 @@ def list_run_ids(folder, *args):
 
 
 def test_index_is_updated_with_the_files(tmp_path):
+    # Runs a, b and c start on the days 1, 3 and 2. ``list_run_ids`` updates the index and joins the
+    # ids of the listed runs, each of one letter, in the order of the list.
     for name, day in zip("abc", (1, 3, 2), strict=True):
         write_record_file(
             tmp_path / name, make_document(name, started=f"2026-11-0{day}T08:00:00+00:00")
@@ -146,7 +153,7 @@ def test_index_is_updated_with_the_files(tmp_path):
     (tmp_path / "a" / "record.json").unlink()
     (tmp_path / "round").symlink_to("round")  # a link to itself changes nothing
     assert list_run_ids(tmp_path) == "ebc"
-    assert list_run_ids(tmp_path, "p_core<2") == "e"
+    assert list_run_ids(tmp_path, "p_core<2") == "e"  # the others have about 465
 
 
 def test_run_whose_launcher_was_killed_gets_its_record(tmp_path):
@@ -159,6 +166,8 @@ def test_run_whose_launcher_was_killed_gets_its_record(tmp_path):
 
 
 def test_rebuilt_index_has_same_entries(tmp_path):
+    # The index lies in the folder ``.index`` of the store, here ``runs``, which also has a link to
+    # another folder with a run.
     write_record_file(tmp_path / "runs" / "a", make_document("a"))
     write_record_file(tmp_path / "far/b", make_document("b"))
     (tmp_path / "runs/others").symlink_to(tmp_path / "far")
@@ -173,11 +182,12 @@ def test_folder_that_cannot_be_written_is_indexed_elsewhere(tmp_path, monkeypatc
     write_record_file(tmp_path / "a", make_document("a"))
     # No folder is writable, as one of another user.
     monkeypatch.setattr(os, "access", lambda _, mode: mode != os.W_OK)
-    assert list_run_ids(tmp_path) == "a"
+    assert list_run_ids(tmp_path) == "a"  # by an index, which is in another folder
     assert not (tmp_path / ".index").exists()
 
 
 def test_stores_that_cannot_be_opened_are_refused(tmp_path):
+    # A folder that does not exist; the advice is to make a run.
     with pytest.raises(EnvironmentFault, match="trainmark run"):
         Index(str(tmp_path / "none"))
     (tmp_path / ".index").mkdir()

@@ -14,6 +14,9 @@ from trainmark.server.app import create_app
 
 
 def test_site_is_served_and_updated_with_the_store(start_client, runs):
+    # The store has the runs a, b and c. ``start_client`` writes their pages and returns a client of
+    # the server; ``refresh`` is what the server does from time to time. The form for comparing runs
+    # has the action "compare".
     client = start_client()
     page = client.get("/")
     assert page.status_code == 200
@@ -36,6 +39,8 @@ def test_request_before_the_first_pages_gets_a_retry_answer(runs):
 
 
 def test_a_full_disk_does_not_stop_reading(start_client, runs, monkeypatch):
+    # The server has the pages of runs a, b and c. While the disk is full, run d is added to the
+    # store, and ``refresh``, which writes the pages anew, fails: the pages are "stale".
     def raise_disk_full(*_, **__):
         raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -68,6 +73,7 @@ def test_selected_runs_are_shown_side_by_side(start_client):
 
 
 def test_list_is_json_without_server_paths(start_client, runs):
+    # The store has a, b and c, with the ``p_core`` 100, 200 and 300; c is the newest.
     client = start_client()
     listing = client.get("/runs.json").json()
     assert [(run["run_id"], run["p_core"]) for run in listing["runs"]] == [
@@ -103,6 +109,8 @@ def test_page_that_is_removed_while_it_is_read_is_not_found(start_client, monkey
 
 
 def test_unknown_address_has_a_not_found_page(start_client):
+    # For each address, the heading in its language, and the link to the first page of that
+    # language. It is relative, with "../" for each slash between folders: /a/b//c has three.
     client = start_client()
     for path, text, home in (
         ("/runs/gone.html", "Page not found", "../index.html"),

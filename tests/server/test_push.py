@@ -113,6 +113,8 @@ def run_program(monkeypatch, *args):
 
 
 def test_runs_and_bundles_are_sent_and_refused_ones_are_named(server, tmp_path, monkeypatch, capfd):
+    # The server's store is empty at first. Two runs are valid; the third one is a bundle that is
+    # cut off. ``run_program`` returns the exit code.
     monkeypatch.setenv("TRAINMARK_TOKEN", server.secret)
     runs = [
         write_recorded_run(tmp_path / "runs" / f"push-{number}", f"push-{number}")
@@ -137,7 +139,7 @@ def test_invalid_token_exits_with_2_before_the_bundle_is_sent(server, tmp_path, 
     monkeypatch.setenv("TRAINMARK_TOKEN", "wrong")
     large_file = tmp_path / "large.trainmark.zip"
     with large_file.open("wb") as large:
-        large.truncate(100 << 20)  # the answer comes while most of it is unsent
+        large.truncate(100 << 20)  # 100 MiB: the answer comes while most of it is unsent
     assert run_program(monkeypatch, "bundle", "--push", server.address, large_file) == 2
     out, err = capfd.readouterr()
     assert out == ""
@@ -146,6 +148,7 @@ def test_invalid_token_exits_with_2_before_the_bundle_is_sent(server, tmp_path, 
 
 
 def test_unauthorized_or_too_large_upload_is_refused_before_its_body_is_read(server):
+    # Without a token the answer is 401; with a valid one it is 413, as a bundle may have 256 MiB.
     for secret, status in (("", 401), (server.secret, 413)):
         head = "POST /api/runs HTTP/1.1\r\nHost: x\r\nContent-Type: application/zip\r\n"
         # A PB of content is announced, and nothing of it is sent.

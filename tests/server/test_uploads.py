@@ -60,6 +60,8 @@ def list_run_ids(client):
 
 
 def test_bundle_is_stored_once_under_its_digest(store, start_client, send_file, tmp_path):
+    # The bundle has one run with the id a-1, in its folder 1-toy. ``list_files_left``: what is left
+    # in the folder that receives uploads.
     client, file = start_client(), write_bundle(tmp_path, "a-1")
     first, second = send_file(client, file), send_file(client, file)
     digest = sha256(file.read_bytes()).hexdigest()
@@ -97,6 +99,7 @@ def test_run_of_a_bundle_that_is_not_indexed_yet_is_refused(
     # As if the request of the first bundle waited to update index and site.
     monkeypatch.setattr(client.app.state.serving, "refresh", lambda: None)
     assert send_file(client, write_bundle(tmp_path, "a-1")).status_code == 201
+    # A bundle of two runs: b-1, and one with the same id a-1 that started a second later.
     both = write_bundle(tmp_path, "b-1", "a-1", name="both", started="2026-01-02T03:04:06+00:00")
     answer = send_file(client, both)
     assert (answer.status_code, answer.json()["error"]["where"]) == (409, "a-1")
@@ -105,7 +108,7 @@ def test_run_of_a_bundle_that_is_not_indexed_yet_is_refused(
 def test_a_bundle_that_does_not_verify_is_refused(store, start_client, send_file, tmp_path):
     client, file = start_client(), write_bundle(tmp_path, "a-1")
     content = bytearray(file.read_bytes())
-    content[200] ^= 1  # a bit of a file in it
+    content[200] ^= 1  # a bit of a file in it: byte 200 of the bundle is in the first one
     file.write_bytes(content)
     answer = send_file(client, file)
     assert answer.status_code == 422
@@ -126,6 +129,8 @@ def test_run_whose_id_is_not_a_file_name_has_a_page(start_client, send_file, tmp
 def test_file_that_is_not_a_bundle_is_refused_and_leaves_no_file(
     store, start_client, send_file, tmp_path
 ):
+    # The largest upload may have 1000 bytes. Status 413: too large; 415: of a wrong type; 422: not
+    # a bundle that can be verified.
     client, file = start_client(max_upload_bytes=1000), tmp_path / "file"
     file.write_bytes(b"x" * 1001)
     large = send_file(client, file)
@@ -158,6 +163,8 @@ def test_a_store_that_cannot_be_written_is_not_served(store, tmp_path, monkeypat
 def test_full_disk_is_reported_and_leaves_no_file(
     store, start_client, send_file, tmp_path, monkeypatch
 ):
+    # Status 507: the server has no space. ``list_files_left``: what is left in the folder that
+    # receives uploads.
     def raise_disk_full(*_):
         raise OSError(errno.ENOSPC, "No space left on device")
 
