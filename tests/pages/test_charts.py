@@ -97,12 +97,15 @@ def test_loss_chart_names_first_and_last_loss() -> None:
 
 
 def test_the_axis_of_a_loss_that_diverged_has_short_numbers() -> None:
+    # The fields of the golden record's steps are replaced: a loss per step, None where it is not
+    # finite. The labels are all texts of the picture; 7.6e33 is rounded to 8e+33.
     chart = check_pictures(charts.chart_loss(read_golden_record(loss=[0.7, 2.0, 7.6e33, None])))
     labels = re.findall(r"<text[^>]*>([^<]*)</text>", rendering.draw_static_picture(chart, "en"))
     assert "8e+33" in labels
     assert max(map(len, labels)) <= 12
     # An ordinary axis keeps whole numbers.
     linear = check_pictures(
+        # Steps of 400 to 1000 ms, whose axis is in ms.
         charts.chart_step_time(
             read_golden_record(time_ns=[int(ms * 1e6) for ms in range(400, 1001, 10)])
         )
@@ -171,6 +174,8 @@ def test_a_picture_is_drawn_once_for_both_languages(monkeypatch: pytest.MonkeyPa
 
 
 def test_very_many_steps_and_evaluations_are_thinned() -> None:
+    # Random losses and step times of 100,000 steps, and 6,000 copies of an evaluation; a chart
+    # draws at most 1000 points of a curve, and ``read_datasets`` returns those that are drawn.
     rng = np.random.default_rng(1)
     record = read_golden_record(
         loss=rng.random(100_000).tolist(),
@@ -189,6 +194,8 @@ def test_very_many_steps_and_evaluations_are_thinned() -> None:
 
 
 def test_quality_chart_shows_its_target() -> None:
+    # The golden record evaluates its accuracy three times: 0.8796, 0.9037 and 0.9117; its target is
+    # 0.91. ``check_pictures`` checks that the chart can be drawn, and returns it.
     chart = check_pictures(charts.chart_quality(read_golden_record()))
     # The first layer is the line of the target, if there is one.
     assert read_first_layer(chart) == [{"value": 0.91, "label": "target 0.91"}]
@@ -203,6 +210,7 @@ def test_quality_chart_shows_its_target() -> None:
 
 
 def test_the_warm_up_is_shaded() -> None:
+    # The golden record has a warm-up of 10 steps (``steps.warmup``).
     chart = check_pictures(charts.chart_step_time(read_golden_record()))
     # From the first step to between the tenth, the last of the warm-up, and the next one.
     assert read_first_layer(chart) == [{"step": 1, "to": 10.5}]
@@ -221,6 +229,8 @@ def test_the_warm_up_is_shaded() -> None:
 
 def read_sampled_record(tmp_path: Path, world: int = 2) -> Record:
     """Return the record of a run with readings of ``world`` devices, hot at 9 s, and the host."""
+    # ``TIMES_S`` = 0, 4, 8, 9 and 12 s. The helpers make lines of the file of readings: its start,
+    # a reading of the devices, one of the host, and its end.
     lines = [make_start_line(*range(world))]
     for t_s in TIMES_S:
         hot = {"throttle_reasons": ["thermal"]} if t_s == 9.0 else {}
@@ -295,6 +305,8 @@ def test_ranks_are_listed_from_the_slowest() -> None:
 
 
 def test_missing_value_of_a_rank_has_a_reason() -> None:
+    # One launch "r1" at 100 samples/s, in all else the golden record of two A100. The power is an
+    # entry like ``p_core``, but without a value and with this reason.
     record = make_series("r", [100.0])[0]
     ranks = [record.ranks[0].model_copy(update={"rank": rank, "step_ns": 100}) for rank in range(2)]
     reason = message("devices_unmonitored")
@@ -319,6 +331,8 @@ def test_picture_uses_colours_of_the_page() -> None:
     inner = rendering.draw_static_picture(
         check_pictures(charts.chart_loss(read_golden_record())), "en"
     )
+    # Variables of the page's style sheet, which is light or dark; no colour is fixed in the
+    # picture.
     assert set(re.findall(r'(?:fill|stroke)="([^"]+)"', inner)) <= {
         "none",
         "transparent",

@@ -42,6 +42,8 @@ def test_comparison_is_printed_on_a_terminal(lang: str) -> None:
             }
         )
     )
+    # The difference in steps is allowed, or the two would be other work and not be compared.
+    # ``figures`` are those to compare; the golden file has the text as it was reviewed.
     comparison = compare(a, b, figures=["p_core", "mem"], allow=["max_steps"])
     text = show(build_comparison(comparison), lang, width=100)
     assert "\x1b" not in text
@@ -67,6 +69,9 @@ def test_sentences_name_their_side() -> None:
 def test_ratios_are_drawn_with_good_and_bad_marked(
     speedup: float, expected: str, *, logarithmic: bool
 ) -> None:
+    # ``speedup``: B's speed over A's. A chart of ratios has a row for each figure of each side: its
+    # name, the ratio, the ends of its confidence interval, and the verdict. Five launches with a
+    # spread of 1% are enough for a verdict on these differences.
     rates = [100.0, 101.0, 99.0, 100.5, 99.5]
     a = make_series("a", rates)
     # All launches of B start after those of A.

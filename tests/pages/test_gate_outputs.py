@@ -71,6 +71,7 @@ def test_documents_have_code_numbers_and_sentence() -> None:
     documents = to_json_documents(make_judgements())
     # Regressed, improved, noisy, other work, passed.
     assert [document["exit_code"] for document in documents] == [1, 0, 3, 2, 0]
+    # The first judgement: 90 samples/s where 100 were expected, a change of -0.1.
     assert documents[0]["message"]["code"] == "gate_regressed"
     assert documents[0]["message"]["args"]["change"] == -0.1
     assert "100: 10.0% worse (" in documents[0]["sentence"]

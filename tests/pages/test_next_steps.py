@@ -28,6 +28,8 @@ def list_commands(blocks):
 def test_trial_run_suggests_preparing_and_measuring_real_data():
     # A trial is a run on generated data, here on one node with eight devices.
     blocks = suggest_next_steps([make_trial(nnodes=1, nproc=8)])
+    # The commands of the code blocks: to prepare real data, then to measure five launches with the
+    # recipe that was written for this number of devices, 1x8.
     assert list_commands(blocks) == [
         "trainmark prepare distilbert_sst2 --from DOWNLOADS --data data/distilbert_sst2",
         "trainmark run distilbert_sst2 --data data/distilbert_sst2 --recipe standard-1x8 "
@@ -48,6 +50,7 @@ def test_required_options_of_prepare_are_named():
 
 
 def test_case_without_real_data_has_no_command():
+    # The toy case can only generate its data, so there is nothing to prepare.
     toy = Record.model_validate_json((GOLDEN / "record_toy.json").read_bytes())
     assert toy.plan.data.origin == "generated"
     blocks = suggest_next_steps([toy])

@@ -117,6 +117,8 @@ def test_pages_match_their_golden_files(name, make):
 
 
 def test_each_language_has_its_own_script():
+    # ``CJK`` matches a Chinese character. ``make_record`` is the golden run, which passed, and
+    # ``make_failed_record`` one without figures; English is the default.
     for page_of_record in (
         to_page_markdown(make_record()),
         to_page_html(make_record()),
@@ -134,6 +136,7 @@ def test_each_language_has_its_own_script():
 
 def test_published_rows_of_other_work_are_marked():
     # Published runs train to the target. A sentence at their table says if this run does not.
+    # The golden run's recipe is standard-1x8, which has a target; throughput recipes have none.
     assert "runs with recipe throughput-1x1 do not train to the target" in to_page_markdown(
         make_planned_record(recipe_name="throughput-1x1")
     )
@@ -192,6 +195,8 @@ def test_first_screen_shows_speed_and_rating_and_limit():
 
 
 def test_run_that_its_evidence_contradicts_is_not_compared():
+    # A file of the other run, its plan, was changed afterwards. In all else the two are the same
+    # golden record, and so would be comparable. The texts are those of the page's first screen.
     trust = grade_reasons([message("evidence_altered", file="plan.json")])
     refuted = make_record(run_id="refuted", trust=trust)
     text = " ".join(read_visible(page.build_document([make_record()], [refuted]))[0])
@@ -257,6 +262,8 @@ def test_nonstandard_model_is_named_by_its_size(changes, job, lang, size_name):
 
 @pytest.mark.parametrize(("lang", "word"), [("en", "open rules"), ("zh", "开放规则")])
 def test_open_rules_are_shown_in_every_title(lang, word):
+    # ``rules``: "open" if the user changed what the closed rules fix, such as the weight decay. The
+    # golden record of ``make_record`` is a closed one.
     record = make_planned_record(rules="open")
     assert translate(build_title(record), lang).endswith(f" · {word}")
     assert f" · {word}\n" in to_page_markdown(record, lang=lang)
@@ -266,6 +273,8 @@ def test_open_rules_are_shown_in_every_title(lang, word):
 
 
 def test_a_published_row_is_named_in_the_language_of_the_page():
+    # The first row of the case's published results: eight A100, so not the work of the golden run
+    # on two. The page names it as the closest result.
     (row, *_) = read_published(["distilbert_sst2"])
     document = page.build_document([make_record()], [row])
     assert "Closest: A100 1 node x 8 (1x8):" in " ".join(read_visible(document)[0])
@@ -381,6 +390,7 @@ def test_each_trust_reason_is_shown_once_on_a_page():
     # The busy machine is a reason, a finding and a fact of the environment.
     doubtful = make_record(trust=Trust(grade="do_not_quote", reasons=reasons), findings=[busy])
     doubtful.environment["others_cpu_share"] = 0.8  # rounded otherwise, so that it would show
+    # A doubt of the page has a short text, and says whether it forbids to quote the run.
     document = page.build_document([doubtful])
     assert [(translate(x.short, "en"), x.is_grave) for x in document.doubts] == [
         ("generated data", True),
@@ -460,6 +470,7 @@ def test_device_utilization_has_a_tile_or_a_reason(values, expected):
 
 
 def test_unmeasured_figure_has_its_reason_as_a_tooltip():
+    # ``p_core`` is a speed of the golden record, which here has no value for this reason.
     reason = message("no_train_time")
     entry = read_record().figures["p_core"].model_copy(update={"value": None, "reason": reason})
     page_text = to_page_html(make_record(figures=read_record().figures | {"p_core": entry}))
@@ -511,6 +522,7 @@ def test_most_limiting_rule_gives_advice_with_its_arithmetic():
     [("cpu", "2", True), ("cpu", "1", False), ("cuda", "2", False)],
 )
 def test_fewer_threads_are_advised_only_on_a_busy_cpu(torch_type, threads, advises):
+    # ``torch_type``: the kind of device that trains; ``threads``: how many each rank may use.
     plan = read_record().plan
     device = plan.device.model_copy(update={"torch_type": torch_type})
     facts = {"others_cpu_share": 0.47, "variables": {"OMP_NUM_THREADS": threads}}
@@ -533,6 +545,8 @@ def test_sections_are_in_reading_order():
 
 
 def test_a_quality_that_was_not_measured_has_its_reason():
+    # The golden record's quality is its accuracy "acc". Its reason here is borrowed: any message of
+    # a missing value does.
     quality = read_record().quality.model_copy(
         update={"value": None, "reached": False, "reason": message("no_train_time")}
     )
@@ -543,6 +557,7 @@ def test_a_quality_that_was_not_measured_has_its_reason():
 
 
 def test_unmeasured_figures_are_grouped_by_their_reason():
+    # Three figures without a value, for two reasons; ``entry`` serves as their form.
     entry = read_record().figures["p_core"]
     reasons = {
         "power": "devices_unmonitored",
@@ -568,6 +583,7 @@ def test_spans_are_shown_to_the_millisecond_and_name_their_rank_once():
     )
     text = to_page_markdown(make_record(spans=spans_of_run))
     # "start-up" is the span ``launch``, "set-up" is ``init``. Only the first row names the rank.
+    # 2 of the 4 s of wall time are 50%; ``train`` is shown as "measured steps", 1.23 ms of 4 s.
     assert "| start-up | 2.000 | s | 50.0% of the wall time of rank 1 |" in text
     assert "| measured steps | 0.001 | s | 0.0% |" in text
     assert "| set-up |" not in text  # less than a millisecond is not shown
@@ -585,6 +601,7 @@ def test_earlier_evaluations_link_to_the_full_record():
     site = build_run_page(record, [record.run_id], Links("runs/x.html", "zh"))
     assert f'href="../../runs/{make_safe_file_name(record.run_id)}.json">另有 2 次' in site
     # Control characters are escaped before the name of the file is made.
+    # ``ESCAPED`` is the same control character as it is printed.
     hostile = record.model_copy(update={"run_id": "a\x1b"})
     site = build_run_page(hostile, [hostile.run_id], Links("runs/x.html"))
     assert f'href="../runs/{make_safe_file_name("a" + ESCAPED)}.json">2 earlier' in site
