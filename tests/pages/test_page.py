@@ -643,6 +643,9 @@ def test_minor_limits_are_those_of_the_launch_whose_dominant_limit_is_shown():
             | {"p_train": p_train.model_copy(update={"value": p_train.value / 2})},
         }
     )
+    # ``find_limits`` returns what limits a run's speed, the costliest first. Nothing limits the
+    # fast launch; the slow one has throttled clocks for 40% of its measured time, and other
+    # programs used 47% of its cores. The arithmetic names the limit from which each counts.
     assert find_limits(fast) == []
     dominant_limit, minor_limit = find_limits(slow)
     assert (dominant_limit.arithmetic, minor_limit.arithmetic) == ("40.0% > 1%", "47.0% > 10%")
@@ -739,6 +742,9 @@ def test_larger_batch_is_advised_for_an_underused_device():
         for name, value in values.items()
     }
     # It hardly waits for data, computes at a low rate and has three quarters of the memory free.
+    # In percent and bytes: ``MAMFU`` is the share of the measured matmul rate that the run reaches,
+    # ``mem`` the used memory and ``mem_total`` all of it. ``make_waiting_record(0.01)`` is a run
+    # that waits for data 1% of its time. Only the rule "batch" applies to it.
     small = make_waiting_record(0.01).model_copy(update={"figures": figures})
     assert [limit.rule for limit in find_limits(small)] == ["batch"]
     # With three quarters of the memory used, a larger batch may not fit.
@@ -771,6 +777,9 @@ def test_hang_of_many_ranks_has_one_row_per_position():
         {"ranks": waiting, "state": "collective", "call": "barrier", "where": "a.py:1 f"},
         {"ranks": "9", "state": "silent", "call": None, "where": "zombie"},
     ]
+    # ``ranks``: their numbers, separated by commas, here each second one from 10 to 1408;
+    # ``where``: the place in the program. The two ``stacks`` are names of files, which the page
+    # counts.
     message_of_cause = message("timed_out", limit_s=5, steps=8)
     cause = Cause(kind="timeout", message=message_of_cause, stacks=["a", "b"], hang=groups)
     page_text = to_page_markdown(make_record(status="timed_out", cause=cause), lang="zh")
@@ -782,6 +791,8 @@ def test_hang_of_many_ranks_has_one_row_per_position():
 
 
 def test_html_is_one_file_in_both_languages_that_loads_nothing():
+    # Two runs of different cases, opened in Chinese. ``Reader`` parses the page: ``tags`` are the
+    # names of its elements, and ``list_attributes`` gives the values of attributes.
     page_text = render_html([make_failed_record(), make_planned_record(case="other")], "zh")
     reader = Reader(page_text)
     assert not {"link", "img", "iframe", "object", "form"} & set(reader.tags)
@@ -822,6 +833,7 @@ def test_page_rendering_reports_its_progress():
 
 
 def test_curves_of_different_work_of_a_case_share_one_chart():
+    # The golden run has a micro-batch (bs) of 96; the second run is the same with 32.
     recipe = read_record().plan.recipe | {"micro_batch_size": 32}
     overview, *_ = page.build_documents([make_record(), make_planned_record("b", recipe=recipe)])
     assert translate(overview.title, "en") == "2 workloads, 2 launches"
@@ -835,6 +847,8 @@ def test_curves_of_different_work_of_a_case_share_one_chart():
 
 
 def test_page_shows_the_command_as_typed():
+    # ``HOSTILE`` is text with a script, which begins with ``<script>``. Words are quoted as a shell
+    # needs it, and then escaped for HTML: a quote is ``&#39;``.
     argv = ["trainmark", "run", "toy", "--out", "a b", HOSTILE]
     assert "trainmark run toy --out &#39;a b&#39; &#39;&lt;script&gt;" in to_page_html(
         make_record(argv=argv)
@@ -846,7 +860,9 @@ def test_several_launches_share_a_page_with_their_median():
     entry = record.figures["p_train"].model_copy(update={"value": 500.0})
     second = make_record(run_id="second", figures=record.figures | {"p_train": entry})
     launches = (record, second, make_failed_record(run_id="third"))
+    # The page's figures are the mean of the two launches that passed, 457.2 and 500 samples/s.
     text = to_page_markdown(*launches)
+    # The rows of a table of launches begin with their numbers, in brackets that Markdown escapes.
     assert re.findall(r"^\| \\\[(\d)\\\] NVIDIA", text, re.MULTILINE) == ["1", "2", "3"]
     assert "2 of 3 launches passed" in text
     assert "excluded from every figure: third (out of memory)" in text
@@ -975,6 +991,8 @@ def test_verdict_names_the_expected_best_quality(higher, words):
 
 
 def test_first_sentence_names_a_missed_target_that_is_not_required():
+    # The run still passed: only some recipes require the target, and the status is not changed
+    # here.
     quality = read_record().quality.model_copy(
         update={"value": 0.75, "target": 0.8, "reached": False}
     )
@@ -985,6 +1003,8 @@ def test_first_sentence_names_a_missed_target_that_is_not_required():
 
 def test_automatic_kernel_choice_shows_the_kernels_that_ran():
     record = read_record()
+    # What the job reports: for each operation, whether Trainmark's kernel ("own") or PyTorch's
+    # ("library") ran. The recipe's field ``kernels`` asks for one of them.
     job = (record.environment.get("job") or {}) | {
         "kernels": {"attention": "own", "cross_entropy": "library"}
     }

@@ -45,6 +45,8 @@ def run_report(tmp_path: Path, cli: Call) -> Call:
 def test_report_compares_with_chosen_runs_or_published_rows(
     run_report: Call, tmp_path: Path
 ) -> None:
+    # The fixture has written the runs bert and other, the same work; it returns a function that
+    # calls ``trainmark report`` with these arguments and returns its exit code and output.
     assert run_report("bert", "-o", "page.html", "--against", "other")[0] == 0
     assert "(your run, " in (tmp_path / "page.html").read_text(encoding="utf-8")
     # Without --against: published rows, of which none is comparable.
@@ -83,6 +85,7 @@ def test_by_default_earlier_runs_of_the_folder_are_on_the_ruler(
         record = BERT.model_copy(update={"run_id": folder.name})
         (folder / "record.json").write_text(record.model_dump_json() if is_readable else "{")
     # The ruler, which rates a run against others, marks each of the user's own runs in this way.
+    # Of the two readable runs, that of day 03 has one before it, and that of day 01 none.
     for day, num_earlier in (("03", 1), ("01", 0)):
         assert run_report(f"202611{day}T000000Z-{case}-a", "-o", "page.html")[0] == 0
         assert (tmp_path / "page.html").read_text(encoding="utf-8").count(
@@ -105,6 +108,9 @@ def test_terminal_shows_why_no_run_is_comparable(run_report: Call, tmp_path: Pat
 
 
 def test_chart_is_a_separate_file(run_report: Call, tmp_path: Path) -> None:
+    # The end of the name, or ``--format``, chooses the form; the chart is that of the loss unless
+    # ``--chart`` names another. The fixture calls ``trainmark report``, and has written the run
+    # bert.
     assert run_report("bert", "-o", "loss.png")[0] == 0
     assert (tmp_path / "loss.png").read_bytes().startswith(b"\x89PNG")
     assert run_report("bert", "-o", "steps.svg", "--chart", "step_time", "--lang", "zh")[0] == 0
@@ -120,6 +126,7 @@ def test_chart_is_a_separate_file(run_report: Call, tmp_path: Path) -> None:
 def test_terminal_format_writes_the_printed_text_to_the_named_file(
     run_report: Call, tmp_path: Path
 ) -> None:
+    # ``run_report`` returns the exit code, the standard output and the standard error.
     _, printed, _ = run_report("bert")
     code, out, _ = run_report("bert", "--format", "terminal", "-o", "page.txt")
     assert (code, out) == (0, "")

@@ -130,6 +130,8 @@ def test_runs_with_two_batch_sizes_show_weak_and_strong_scaling() -> None:
 
 @pytest.mark.parametrize("lang", ["en", "zh"])
 def test_scaling_pages_match_their_golden_files(lang: str) -> None:
+    # ``make_weak_scaling_records`` has runs of 1, 8 and 16 ranks; the golden file is the reviewed
+    # page.
     check_golden(
         f"page.scaling.{lang}.md",
         # The first page is that of all runs.
@@ -173,6 +175,9 @@ def make_trust(grade: str) -> Trust:
 def test_badge_of_different_work_is_that_of_the_worst_run(
     first: str, second: str, status: str, tone: str, words: str
 ) -> None:
+    # ``first`` and ``second``: grades of trust of a run on one rank and one on eight, which is
+    # other work; ``status`` is that of the second. The badge stands at the title of the page of
+    # both.
     runs = [
         make_record("1x1", rate=100.0, trust=make_trust(first)),
         make_record("1x8", rate=760.0, trust=make_trust(second), status=status),
@@ -182,6 +187,7 @@ def test_badge_of_different_work_is_that_of_the_worst_run(
 
 
 def test_badge_of_a_repeat_with_a_failed_launch_is_bad() -> None:
+    # Five launches of the same work, which are enough for a usable result; then a sixth one failed.
     runs = [
         make_record("1x1", 100.0 + launch_number, number=launch_number, trust=make_trust("usable"))
         for launch_number in range(5)

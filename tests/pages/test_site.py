@@ -121,6 +121,7 @@ def test_launches_of_a_run_share_one_row_with_mean_and_range(tmp_path):
     writing.write_site(database, tmp_path / "site")
     page = read_page(tmp_path / "site" / "index.html")
     # The geometric mean, and no confidence interval of so few launches.
+    # The cube root of 100 x 130 x 110 is 112.7.
     assert {"112.7 samples/s ", "100.0 – 130.0 (range), 3 launches"} <= set(page.texts)
     assert not any(str(tmp_path) in text for text in page.texts)
 
@@ -129,12 +130,14 @@ def test_list_shows_a_quality_of_zero(tmp_path):
     database = make_index(tmp_path / "runs", ("r", make_document("r", quality__value=0.0)))
     writing.write_site(database, tmp_path / "site")
     texts = read_page(tmp_path / "site" / "index.html").texts
+    # The value 0 must be shown with its metric, such as "0.0 acc", and not be left out as missing.
     assert any(re.fullmatch(r"0(\.0*)? \w+", text.strip()) for text in texts), texts
 
 
 def test_badge_of_a_run_shows_its_status_and_trust():
     entry = {"status": "passed", "trust": "noisy", "trust_reasons": "trust_few_launches"}
     # Few launches are a reason of doubt, until there are five. The last part is the badge's tone.
+    # ``_choose_badge`` takes the launches of a run, here as many equal ones as ``launches``.
     tones = [lists._choose_badge([entry] * launches)[2] for launches in (1, 5)]
     assert lists._choose_badge([entry | {"status": "imported"}])[2] == "plain"
     assert [*tones, lists._choose_badge([entry | {"trust": "do_not_quote"}])[2]] == [
@@ -145,6 +148,8 @@ def test_badge_of_a_run_shows_its_status_and_trust():
 
 
 def test_only_changed_runs_are_rebuilt_and_deleted_runs_removed(runs, tmp_path):
+    # The index ``runs`` has the runs 0 to 5, each in a folder of this number and called ``run-0``
+    # and so on, and a run of two launches, ``s-1`` and ``s-2``, in the folder ``s``.
     site = tmp_path / "site"
     writing.write_site(runs, site)
     page = site / "runs" / "run-1.html"
@@ -164,6 +169,7 @@ def test_only_changed_runs_are_rebuilt_and_deleted_runs_removed(runs, tmp_path):
 def test_folder_without_a_site_is_not_overwritten(runs, tmp_path):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "a.txt").write_text("mine")
+    # Neither a folder with other files nor a file is a site that was written before.
     for folder in (tmp_path / "mine", tmp_path / "mine" / "a.txt"):
         with pytest.raises(UsageError, match="contains no site"):
             writing.write_site(runs, folder)
@@ -172,6 +178,7 @@ def test_folder_without_a_site_is_not_overwritten(runs, tmp_path):
 
 
 def test_unreadable_record_has_a_page_with_the_error(runs, tmp_path):
+    # The index ``runs`` already has run 1 in the folder of this name; its record is now damaged.
     (tmp_path / "runs" / "1" / "record.json").write_text("{}", encoding="utf-8")
     writing.write_site(runs, tmp_path / "site")
     assert "This request cannot be answered" in read_page(tmp_path / "site/runs/run-1.html").texts
@@ -186,6 +193,9 @@ def test_hostile_text_of_a_record_stays_text(tmp_path):
         environment__devices=[{"name": HOSTILE}],
         figures={"p_train": 1.0},
     )
+    # ``HOSTILE`` has a script, quotes, the end of a title, a character that reverses the direction
+    # of writing (U+202E) and ``{{7*7}}``, of which a template engine would make 49.
+    # ``make_document`` puts it into these fields of the golden record.
     database = make_index(tmp_path / "runs", ("a", hostile_document))
     writing.write_site(database, tmp_path / "site", served=True)
     for page in (tmp_path / "site").rglob("*.html"):
