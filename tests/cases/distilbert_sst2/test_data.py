@@ -149,6 +149,11 @@ def write_weights(model, *, without=(), extra=None):
 
 
 def test_weights_without_a_head_and_with_a_language_model_head_are_accepted(folder):
+    """Layers that a training adds may be missing in a model; all others must be there.
+
+    The head, which classifies, is added. ``PRETRAINED`` is the recipe ``REAL`` with
+    ``init="pretrained"``; the fixture is a valid data folder without a weights file.
+    """
     head_weights = [
         f"{layer}.{kind}"
         for layer in ("classifier", "pre_classifier")
@@ -302,6 +307,10 @@ def test_tsv_with_byte_order_mark_and_crlf_is_read_and_only_line_ends_split_rows
 
 
 def test_vocabulary_with_byte_order_mark_and_crlf_gives_the_same_ids(folder):
+    """The mark and the line ends, as some editors save them, are no part of any word.
+
+    ``ids.values`` are the token ids of all training sentences, one behind the other.
+    """
     expected = data.load(folder, REAL).train.ids.values
     file = folder / "model" / "vocab.txt"
     file.write_bytes(b"\xef\xbb\xbf" + file.read_bytes().replace(b"\n", b"\r\n"))
@@ -315,6 +324,10 @@ def test_vocabulary_with_byte_order_mark_and_crlf_gives_the_same_ids(folder):
 def test_row_without_sentence_or_label_is_named_with_its_column(
     folder, sentence, label, where, fix
 ):
+    """The second training row has no sentence (None), or the label -1.
+
+    ``where`` is the row and the column that the error names, ``fix`` a part of its advice.
+    """
     write_split(folder, "train", ["good film", sentence], [1, label])
     with pytest.raises(DataError) as caught:
         prepare(folder, folder.with_name(f"{folder.name}-made"), print)

@@ -74,6 +74,8 @@ def test_the_base_model_has_the_published_number_of_parameters():
     with torch.device("meta"):
         model = DistilBertForSequenceClassification(DistilBertConfig())
     shapes = {name: tuple(item.shape) for name, item in model.named_parameters()}
+    # ``BASE`` has the sizes of DistilBERT base, which are also the defaults of
+    # ``DistilBertConfig``.
     assert shapes == compute_expected_shapes(BASE)
     assert sum(parameter.numel() for parameter in model.parameters()) == 66_955_010
 
@@ -120,6 +122,11 @@ def make_library_model(the_job):
 
 @pytest.mark.parametrize("dropout", [False, True])
 def test_twenty_steps_have_the_losses_of_a_plain_loop(folder, loaded_data, dropout):
+    """The job trains as a plain loop with the model of ``transformers`` does.
+
+    Both begin with the same weights and take the same batches. ``dropout`` False: the data's model
+    has no dropout at all.
+    """
     the_job = build(folder, loaded_data if dropout else disable_dropout(loaded_data))
     library_model = make_library_model(the_job).train()
     batches = [batch.tensors for batch in the_job.batches(0)]

@@ -124,6 +124,10 @@ def test_written_spec_is_read_back(spec, tmp_path):
 
 
 def test_spec_with_yaml_aliases_is_read(tmp_path):
+    """A description may use names for repeated parts (``&id001``, ``*id001``), as others write it.
+
+    The constant is such a text: two numbers, and two tables with 127 and 2^31 categories.
+    """
     (tmp_path / "feature_spec.yaml").write_text(NVIDIA_FORM)
     spec = read_spec(tmp_path)
     assert (spec.num_numerical, spec.cardinalities) == (2, (127, 2**31))
@@ -169,6 +173,10 @@ def test_a_spec_that_breaks_a_rule_is_refused(spec, tmp_path, pattern, new, what
 
 
 def test_files_with_other_numbers_of_rows_are_named_with_their_counts(spec, tmp_path):
+    """All files of a split must have the same number of rows; the labels have 103.
+
+    The ids of the third table are int32, 4 bytes each.
+    """
     file = spec.files["train"].categories[2]
     file.write_bytes(bytes(4 * 6 + 1))  # 6 rows of int32, and a byte
     error = read_fault(spec.count_rows, "train")
@@ -190,6 +198,10 @@ def test_valid_folder_passes_its_check_and_loads(spec, tmp_path):
 
 
 def test_file_whose_rows_are_no_multiple_of_the_block_is_read_whole(tmp_path):
+    """Files are read in blocks of ``BLOCK_BYTES``; ``read_content`` gives digest and maximum.
+
+    The file has 20 rows of 13 float16, the numbers 0/7, 1/7 and so on to 259/7.
+    """
     file, value_type = tmp_path / "numerical.bin", np.dtype("<f2")
     (np.arange(13 * 20) / 7).astype("<f2").tofile(file)
     # A block of 64 bytes holds two rows of 13 float16, that is, 52 bytes.
@@ -275,6 +287,12 @@ def test_run_on_data_with_other_preprocessing_rules_is_open(spec, tmp_path, rule
 )
 @given(batch_size=st.integers(1, 120), world_size=st.integers(1, 5), seed=st.none() | st.just(3))
 def test_ranks_read_the_rows_of_their_shards(spec, batch_size, world_size, seed):
+    """A global batch has ``batch_size`` rows of the file; each rank trains a part of them.
+
+    ``make_rows`` returns what the fixture wrote: numbers and labels by row, and the categories of
+    three tables. The tables are dealt to the ranks in turn. ``order`` is that of the batches; None:
+    as in the file.
+    """
     numerical, labels, categories = make_rows("train")
     count = -(-ROWS["train"] // batch_size)  # rounded up: the last batch may be short
     order = None if seed is None else np.random.default_rng(seed).permutation(count)
@@ -302,6 +320,10 @@ def test_ranks_read_the_rows_of_their_shards(spec, batch_size, world_size, seed)
 
 
 def test_rows_are_complete_if_the_system_reads_less_than_asked_for(spec, monkeypatch):
+    """``os.preadv`` may read fewer bytes than asked for; here at most five in a call.
+
+    All 103 training rows are one batch, and must be those that the fixture wrote.
+    """
     read = os.preadv
 
     def read_at_most_five_bytes(descriptor, buffers, offset):
@@ -318,6 +340,11 @@ def test_rows_are_complete_if_the_system_reads_less_than_asked_for(spec, monkeyp
 @settings(max_examples=50, deadline=None)
 @given(st.lists(st.integers(-3, 3), min_size=2, max_size=8))
 def test_expected_auc_counts_every_pair(values):
+    """The AUC is the share of pairs in which the clicked row has the higher score.
+
+    Clicks are random, with the sigmoid of a score as their chance. So every ordered pair of rows
+    counts with the chance that exactly its first row is clicked; equal scores count half.
+    """
     scores = np.array(values, float)
     chance = 1 / (1 + np.exp(-scores))  # of a click
     right = pairs = 0.0

@@ -160,6 +160,11 @@ def test_shares_divide_the_step_time(tmp_path: Path) -> None:
 def test_longest_part_limits_the_run(
     tmp_path: Path, parts_ns: dict[str, int], resource: str
 ) -> None:
+    """The part that takes most of the time names the resource that limits the run.
+
+    Two ranks train two steps of 1 s each. ``parts_ns`` has the time of the parts of both; ``JOB``
+    has the facts of a rank.
+    """
     values = compute_case_figures(tmp_path, JOB, JOB, parts_ns=parts_ns)
     sentence = describe_limit({name: figure.value for name, figure in values.items()})
     assert sentence is not None
@@ -168,6 +173,7 @@ def test_longest_part_limits_the_run(
 
 
 def test_single_rank_has_no_exchange(tmp_path: Path) -> None:
+    """One rank with the facts ``JOB`` exchanges nothing, so that there is no share of it."""
     values = compute_case_figures(tmp_path, JOB, parts_ns={"embedding": SECOND_NS})
     exchange_share = values["exchange_share"]
     assert (exchange_share.value, exchange_share.reason) == (None, message("one_rank_no_exchange"))

@@ -104,6 +104,12 @@ def test_distributed_tables_train_as_on_one_rank(
 def test_job_on_four_ranks_trains_as_on_one(
     rank_results_and_jobs: list[tuple[Any, dict[str, Any]]], clicks: Path
 ) -> None:
+    """The job of the case, from files to the AUC, gives on four ranks what it gives on one.
+
+    The fixture has trained on four real ranks; the job of each is the second of its two results.
+    There are ``STEPS``, 10, global batches of ``BATCH``, 24, samples, but the last has ``LAST``, 3.
+    Each value of ``dense`` is a weight that all ranks have.
+    """
     single_rank = tiny_dlrm.train_job(clicks)
     jobs = [job for _, job in rank_results_and_jobs]
     rows = BATCH * (STEPS - 1) + LAST  # the last batch is shorter
@@ -149,6 +155,11 @@ def test_job_reports_the_bytes_that_a_sample_exchanges(
 def test_exchanged_bytes_equal_sent_bytes(
     rank_results_by_spread: list[dict[str, Any]], name: str
 ) -> None:
+    """What the job reports as exchanged is what ``torch.distributed`` was given to send.
+
+    ``SPREADS`` are ways to spread tables over ranks, by name; one may use fewer than the four ranks
+    of the fixture.
+    """
     for item in rank_results_by_spread[: SPREADS[name].ranks]:
         # A pair for each step: bytes counted where torch sends them, and those the job reports.
         counted = [sent for sent, _ in item[name]["bytes"]]
@@ -174,6 +185,11 @@ class Echo:
 
 
 def test_both_exchanges_overlap_with_the_bottom_layers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An exchange is started before the bottom layers compute, and awaited after them.
+
+    The forward pass exchanges the rows of tables, the backward pass their gradients. ``notes``
+    keeps the order of all events; ``timed`` the names of the parts that were timed.
+    """
     notes: list[str] = []
     # Instead of sending, it notes "begin" when it is called and "wait" when its end is awaited.
     monkeypatch.setattr(dist, "all_to_all_single", Echo(notes))

@@ -77,6 +77,7 @@ def make_job(folder: Path, **changes: Any) -> Any:
 
 
 def train(job: Any, epochs: int) -> None:
+    """Train some epochs; ``step`` returns None at the end of an epoch."""
     for epoch in range(epochs):
         batches = job.batches(epoch)
         while job.step(batches) is not None:
@@ -85,6 +86,7 @@ def train(job: Any, epochs: int) -> None:
 
 @pytest.mark.parametrize("shuffle", [False, True])
 def test_an_epoch_trains_each_row_once(folder: Path, shuffle: bool) -> None:
+    """1,003 rows in batches of 100: ten whole ones and one of 3; ``shuffle``: in random order."""
     job = make_job(folder, shuffle_batches=shuffle)
     batches = list(job.batches(0))
     assert len(batches) == job.steps_per_epoch == 11
@@ -138,6 +140,7 @@ def test_steps_follow_the_schedule_in_tables_and_dense_layers(folder: Path) -> N
 
 
 def test_job_learns_and_scores_each_test_row_once(folder: Path) -> None:
+    """The label of a row follows from two of its categories, but is wrong in 5% of the rows."""
     job = make_job(folder, micro_batch_size=50)
     train(job, epochs=12)
     quality = job.evaluate()
