@@ -58,6 +58,7 @@ def test_data_is_generated_once_for_each_generator(
 def test_a_generator_that_fails_leaves_nothing(make_generated_folder: Any, tmp_path: Path) -> None:
     with pytest.raises(CaseError, match="ZeroDivisionError") as raised:
         make_generated_folder("(folder / 'half.txt').write_text(str(1 / 0))")
+    # The part of the case that failed, and the file and line: line 2 is the generator's body.
     assert raised.value.place == "data_generate"
     assert f"{tmp_path}/sources/generator.py:2" in str(raised.value)
     assert list((tmp_path / "root").iterdir()) == []
@@ -72,7 +73,8 @@ def test_folder_name_depends_only_on_fields_that_change_the_data(
     monkeypatch.setattr(cases, "write_folder", lambda folder, fill: folder.mkdir())
     for recipe in case.recipes.values():
         folder = cases.ensure_generated_data(case, recipe, tmp_path)
-        same = replace(  # fields of the training alone
+        # Fields of the training alone, which change none of the generated data; the seed does.
+        same = replace(
             recipe,
             timeout_s=recipe.timeout_s + 1,
             window_steps=recipe.window_steps + 1,

@@ -41,7 +41,14 @@ def make_job(name: str, folder: Path, recipe: Any, device: CpuDevice) -> Any:
 
 
 def make_small_recipe(name: str, root: Path) -> tuple[Any, Path]:
-    """Return a small recipe whose field for dropout, if it has one, is 0, and the data folder."""
+    """Return a small recipe whose field for dropout, if it has one, is 0, and the data folder.
+
+    ``DROPOUT`` has, by case, the name of that field, or None if no field sets the dropout.
+
+    Args:
+        name: of the case.
+        root: the folder below which its data is generated.
+    """
     case, field = cases.load(name), DROPOUT.get(name)
     fields = {field: 0.0} if field else {}
     recipe = replace(case.recipes["tiny"], micro_batch_size=4, **fields)
@@ -104,6 +111,9 @@ def test_compiled_and_eager_steps_have_the_same_gradients(
 
 @pytest.mark.parametrize("name", ["gpt_megatron", "llama2_7b_lora"])
 def test_case_trains_equally_with_either_loss_kernel(name: str, tmp_path: Path) -> None:
+    # The kernel computes the cross-entropy: torch's ("library") or this program's ("own").
+    # ``train_two_steps`` returns losses, gradients and facts; ``assert_alike`` compares the two
+    # steps' losses, and the gradients of the first step (0).
     recipe, folder = make_small_recipe(name, tmp_path)
     expected = train_two_steps(name, folder, replace(recipe, kernels="library"))
     actual = train_two_steps(name, folder, recipe)  # our own kernel, which is a CPU's default
@@ -125,7 +135,7 @@ class Copying(CpuDevice):
 
 
 def train_and_evaluate(name: str, folder: Path, recipe: Any) -> tuple[list[float], list[Any], Any]:
-    """Return losses and counts of the first ``STEPS`` steps of a new job, and its score."""
+    """Return losses and counts of the first ``STEPS`` (5) steps of a new job, and its score."""
     device = Copying(threads=1)  # a CPU that copies batches, as an accelerator does
     job = make_job(name, folder, recipe, device)
     losses, counts = [], []

@@ -31,7 +31,7 @@ def test_dry_run_of_one_machine_lists_all_rounds_and_writes_nothing(cli, tmp_pat
     ]
     # 2 rounds of 20 s to start and 5 s of training.
     assert plan["phases"][0]["expected_s"] == 50.0
-    assert plan["limit_s"] == 6 * 600.0  # 10 min for each of 6 rounds
+    assert plan["limit_s"] == 6 * 600.0  # 10 min for each of the 2 + 1 + 3 rounds
     # The devices of each pair; a name ends in the device's index. Every pair occurs once.
     pairs = [
         tuple(name.rpartition(":")[2] for name in team)
@@ -127,7 +127,8 @@ def test_dry_run_prints_times_and_the_command(cli, tmp_path: Path) -> None:
 
     assert code == 0
     lines = printed.splitlines()
-    # A round has 20 s to start and, by default, 10 s of training.
+    # A round has 20 s to start and, by default, 10 s of training: 5 rounds, the default number,
+    # take 150 s. The one round of the node has all of its devices.
     assert "devices: 5 rounds, about 2.5 min" in lines
     assert "nodes: 1 round, about 0.5 min" in lines
     assert lines[-1].endswith("trainmark.acceptance.rank TASK")
@@ -169,6 +170,9 @@ def test_dry_run_prints_times_and_the_command(cli, tmp_path: Path) -> None:
 def test_dry_run_remarks_which_verdicts_the_options_exclude(
     cli, tmp_path: Path, args: tuple[str, ...], remarks: list[str]
 ) -> None:
+    # ``args``: options of which some make a verdict impossible; ``remarks``: what the plan then
+    # says. A limit is a fraction: 5 is 500%. Without more measurements than unknown effects of
+    # devices, the noise cannot be estimated.
     command = ("accept", "toy", "--device", "cpu", "--out", str(tmp_path / "out"), "--dry-run")
 
     code, printed, _ = cli(*command, *args, "--json")

@@ -79,6 +79,7 @@ def test_a_record_that_its_evidence_contradicts_ends_with_1(cli: Cli, tmp_path: 
 
 
 def test_rows_of_an_unknown_model_get_a_fix(cli: Cli, tmp_path: Path) -> None:
+    # The row does not say which model was trained, so rules about data and FLOPs are skipped.
     (tmp_path / "rows.csv").write_text("configuration,precision,p_train\nA100 1x1,fp32,100000\n")
     _, _, err = cli("audit", tmp_path / "rows.csv")
     assert "add a column `model`" in err

@@ -142,6 +142,9 @@ def test_help_groups_every_verb_with_an_uncut_description(cli):
     ],
 )
 def test_invalid_arguments_give_one_clear_error(cli, args, expected_error):
+    # ``args``: the words of a command line with one mistake; ``expected_error``: parts of the
+    # message on stderr, beside which nothing is printed. ``bs`` is short for the field
+    # micro_batch_size.
     code, out, err = cli(*args)
     assert code == 2
     assert out == ""
@@ -177,7 +180,11 @@ def prepare(raw, data, say, **options):
 
 @pytest.fixture
 def own_case(tmp_path, monkeypatch):
-    """A case outside the package that declares options."""
+    """A case outside the package that declares options.
+
+    ``OWN_CASE`` is a ``case.py`` that copies the toy case under the name own, with the alias mine;
+    ``OWN_PREPARE`` writes the options that it gets into a file.
+    """
     folder = tmp_path / "cases" / "own"
     folder.mkdir(parents=True)
     (folder / "case.py").write_text(OWN_CASE)

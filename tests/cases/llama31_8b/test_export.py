@@ -27,6 +27,9 @@ def test_compliance_checker_misses_only_the_keys_of_a_submission(
     log: str, tmp_path: Path, ruleset: str
 ) -> None:
     """MLCommons' checker accepts our log in MLPerf's form, with the keys a submitter must add."""
+    # ``log`` lacks the keys that describe a submission; ``add_submission_keys`` adds them under the
+    # name that MLPerf gives this case. ``ruleset`` is a version of MLPerf's rules. The checker then
+    # has no complaint, so nothing else was missing.
     path = tmp_path / "result_0.txt"
     path.write_text(add_submission_keys(log, "llama31_8b", ruleset))
     assert list_complaints(path, ruleset) == (set(), [])  # missing keys, other complaints

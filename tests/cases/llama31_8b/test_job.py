@@ -43,6 +43,7 @@ SPREADS: dict[int, list[dict[str, Any]]] = {
 
 def test_loss_equals_that_of_transformers() -> None:
     job = tiny_llama31.new_job()
+    # The first eight samples, each of 12 tokens and one more, the target of the last one.
     ids = torch.from_numpy(job.data.train.build_unshuffled_epoch().gather_tokens(range(8)))
     # Our model returns the sum over tokens.
     our_loss = job.model(ids[:, :-1], ids[:, 1:]) / ids[:, 1:].numel()
@@ -72,7 +73,8 @@ def test_weights_are_drawn_as_the_reference_draws_them() -> None:
 def test_learning_rates_are_the_published_ones() -> None:
     recipe = CASE.recipes["standard-1x8"]
     assert isinstance(recipe, Llama31Recipe)
-    # Warm-up of 512 steps, counted from 1; then a cosine down to 10% at step 1,200,000.
+    # Factors of the learning rate. Warm-up of 512 steps: the n-th step, counted from 1, has n /
+    # 513. Then a cosine down to 10% at step 1,200,000; half-way it is the mean of 1 and 0.1.
     assert compute_lr_factor(recipe, 0) == 1 / 513
     assert compute_lr_factor(recipe, 511) == 512 / 513
     assert compute_lr_factor(recipe, 512) == 1.0
@@ -99,7 +101,9 @@ def test_parameters_and_flops_of_the_tiny_model_match_a_count_by_hand() -> None:
     job = tiny_llama31.new_job()
     assert job.num_parameters == sum(parameter.numel() for parameter in job.model.parameters())
     tokens = Counts(samples=1, sequences=1, tokens=12, tokens_padded=12)
-    attention = 12 * 2 * 32 * 12  # FLOPs per token: 12 L D T for 2 layers, width 32, 12 tokens
+    # FLOPs per token: 12 L D T for attention (2 layers, width 32, 12 tokens), and 6 for each weight
+    # that is multiplied, ``matmul_weights``: all but the norms and the table of the tokens.
+    attention = 12 * 2 * 32 * 12
     assert job.model_flops(tokens) == 12 * (6 * job.recipe.matmul_weights + attention)
 
 
@@ -205,6 +209,8 @@ def test_gradients_of_earlier_micro_batches_exist_beside_the_whole_head_gradient
 
 
 def test_error_names_the_batch_and_layers_that_fit() -> None:
+    # The recipe does not fit; its error must propose the largest batch, or the most layers, that
+    # do. 5 of 8 and 3 of 6 are examples, for each of which the memory is chosen.
     recipe = tiny_llama31.make_recipe(micro_batch_size=8, num_layers=6)
     smaller_batch, fewer_layers = replace(recipe, micro_batch_size=5), replace(recipe, num_layers=3)
     for fits, expected_text in (
@@ -216,8 +222,9 @@ def test_error_names_the_batch_and_layers_that_fit() -> None:
         enough = RankMemory(predict(fits, 1).total + PROCESS_BYTES)
         with pytest.raises(EnvironmentFault) as caught:
             check_fit(Path(), recipe, world_size=1, memory=enough)
+        # As a word of its own: ``micro_batch_size=50`` would be another proposal.
         assert expected_text in str(caught.value.fix).split()
-    # No smaller recipe fits into nothing.
+    # No smaller recipe fits into nothing: no proposal, which would say that it fits.
     with pytest.raises(EnvironmentFault) as caught:
         check_fit(Path(), recipe, world_size=1, memory=RankMemory(PROCESS_BYTES))
     assert "fits" not in str(caught.value.fix)
@@ -226,11 +233,13 @@ def test_error_names_the_batch_and_layers_that_fit() -> None:
 def test_mfu_is_reported_by_both_published_attention_formulas() -> None:
     # MFU counts all of attention, MFU_causal half of it; FLOPs below are per token, with
     # 12 L D T for attention (2 layers, width 32, 12 tokens).
+    # 50.0 is any MFU in %, from which the other one follows by the share of attention.
     share = tiny_llama31.new_job().facts()["attention_flops_share"]
     ranks: Any = [SimpleNamespace(facts={"attention_flops_share": share})]
     causal_mfu = compute(ranks, {"MFU": Figure(50.0)}).figures["MFU_causal"].value
     weights, attention = 6 * tiny_llama31.make_recipe().matmul_weights, 12 * 2 * 32 * 12
     assert causal_mfu == pytest.approx(50 * (weights + attention / 2) / (weights + attention))
+    # A rank that ended before its job reported any fact: the share of attention is unknown.
     unknown = compute([SimpleNamespace(facts={})], {"MFU": Figure(50.0)})  # type: ignore[list-item]
     assert unknown.figures["MFU_causal"].value is None
 
@@ -254,7 +263,8 @@ def test_fp8_rounds_all_linear_layers_but_the_first_and_last() -> None:
     kinds = [
         type(layer).__name__ for layer in job.model.modules() if isinstance(layer, torch.nn.Linear)
     ]
-    # Two blocks of seven layers; the first and the last of all blocks stay, and so does the head.
+    # Two blocks of seven layers (q, k, v, o; gate, up, down). Of these 14, the first and the last
+    # stay ``Linear``, and so does the head, which follows them: 1 + 12 + 1 + 1.
     assert kinds == ["Linear", *["Float8Linear"] * 12, "Linear", "Linear"]
     training = train(job)
     assert training["losses"] == pytest.approx(exact["losses"], rel=0.02)
@@ -282,6 +292,7 @@ def test_fp8_without_its_extra_or_with_other_sizes_is_refused(
 def test_fp8_is_refused_with_a_torch_that_torchao_cannot_use(
     monkeypatch: pytest.MonkeyPatch, installed: str, usable: bool
 ) -> None:
+    # ``installed``: a version of torch. torchao's fp8 needs torch 2.11 or newer.
     recipe = Llama31Recipe(precision="fp8")
     # As if torchao were installed.
     monkeypatch.setattr("trainmark.cases.llama31_8b.case.find_spec", lambda _: object())
@@ -307,7 +318,8 @@ def test_blocks_compile_to_one_graph_per_pass(activations: str) -> None:
     plain = train(tiny_llama31.new_job(**changes))
     training = train(tiny_llama31.new_job(compile=True, **changes))
     assert training["losses"] == pytest.approx(plain["losses"], abs=1e-5)
-    assert counters["stats"]["unique_graphs"] == 2  # training and evaluation
+    # All blocks of the model share a graph: one of training, and one of evaluation.
+    assert counters["stats"]["unique_graphs"] == 2
     assert not counters["graph_break"]
 
 
