@@ -132,6 +132,8 @@ _TEXT_OF_FIRST_SCREEN = """() => {
 
 @pytest.mark.parametrize("name", RUNS)
 def test_the_first_screen_has_at_most_180_words_and_50_figures(pages, visit, name):
+    # ``pages`` has the HTML file of each of the three made-up runs in ``RUNS``, which ``visit``
+    # opens; "" is what follows its address. The limits are this project's own.
     window = visit(file_home(pages[name])).open("")
     window.page.set_viewport_size({"width": 1280, "height": 800})
     # The script returns the texts that are seen without scrolling, except those of charts.
@@ -142,6 +144,10 @@ def test_the_first_screen_has_at_most_180_words_and_50_figures(pages, visit, nam
 
 
 def test_table_wider_than_the_screen_shows_that_it_scrolls(pages, visit):
+    # ``pages[RUNS[0]]`` is the HTML file of a usual run, in a window of 360 pixels. ".performance
+    # .scroll" is the frame of its table of figures, in which the table scrolls; a script of the
+    # page marks it "cut" while columns are hidden. ``hint`` returns the text that its style then
+    # adds.
     window = visit(file_home(pages[RUNS[0]]), width=360).open("")
     table = window.page.locator(".performance .scroll:visible")
     hint = "e => getComputedStyle(e, '::before').content"
@@ -170,7 +176,12 @@ def test_all_trust_reasons_are_reachable_from_the_first_screen(pages, visit, scr
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 def test_states_differ_by_mark_and_shape(pages, visit, dark):
-    """The badges of a passed and of a failed run: mark, border and color."""
+    """The badges of a passed and of a failed run: mark, border and color.
+
+    ``pages`` has the HTML file of each run: "eight-ranks" passed, "failed" did not. ``style``
+    returns, of the badge with the run's state, its mark (the text before it), the kind of its
+    border and its color; each of the three must differ, for people who see no colors.
+    """
     style = """e => { const own = getComputedStyle(e), mark = getComputedStyle(e, '::before');
         return [mark.content, own.borderTopStyle, own.backgroundColor]; }"""
     marks_and_forms = []

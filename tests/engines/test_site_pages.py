@@ -96,6 +96,9 @@ def test_axe_finds_no_accessibility_violation(open_page, name, dark, lang):
 
 @pytest.mark.parametrize("name", PAGES)
 def test_pages_fit_every_width(open_page, name):
+    # ``PAGES`` has the address of one page of each kind. ``WIDTHS`` are 360 to 2560 pixels, from a
+    # phone to a large screen. ``list_overflowing_elements`` returns what reaches beyond the right
+    # edge of the page.
     window = open_page(PAGES[name])
     for width in WIDTHS:
         window.page.set_viewport_size({"width": width, "height": 900})
@@ -160,6 +163,9 @@ def test_filter_without_matches_explains_why(open_page):
 
 
 def test_report_header_is_distinct_from_the_site_header(open_page):
+    # ``PAGES["run"]`` is the page of a run: the site's head, "header.top", above the report, whose
+    # own head is ".title-row". ``style`` returns background, width of the line below, and display
+    # of an element.
     window = open_page(PAGES["run"])
     style = """name => (({backgroundColor, borderBottomWidth, display}) =>
         [backgroundColor, borderBottomWidth, display])(
@@ -183,6 +189,8 @@ def test_missing_page_is_shown_in_the_language_of_its_address(site, visit):
 
 
 def test_selected_runs_are_compared_side_by_side(open_page):
+    # "/" is the list of runs, each row with a box to select it. The button is enabled by two boxes.
+    # The address of the comparison has the names of both runs, as has its page.
     window = open_page("/")
     button = window.page.locator(".compare button")
     assert button.is_disabled()
@@ -197,6 +205,9 @@ def test_selected_runs_are_compared_side_by_side(open_page):
 
 
 def test_language_and_theme_are_switched_and_kept(open_page):
+    # The page of a run, in English and with the light theme. ``color`` returns its background;
+    # ``CJK`` finds a Chinese character. The theme is kept on the next page, and the language on the
+    # one after it.
     window = open_page("/runs/two-ranks.html")
     color = "getComputedStyle(document.body).backgroundColor"
     light = window.page.evaluate(color)
@@ -212,6 +223,10 @@ def test_language_and_theme_are_switched_and_kept(open_page):
 
 
 def test_runs_of_other_work_are_compared_by_a_link_that_names_the_differences(open_page):
+    """Runs of 2 and of 8 ranks are compared only if the reader follows a link that says so.
+
+    The link adds "allow=ran_world" to the address: the number of ranks may differ.
+    """
     window = open_page("/compare?run=two-ranks&run=eight-ranks", width=360)
     window.page.get_by_role(
         "link", name="Compare despite these differences: nodes x devices"
@@ -237,6 +252,8 @@ def test_charts_are_not_cropped_on_a_phone(open_page, name):
 
 @pytest.mark.parametrize("name", ["list", "run", "compared"])
 def test_site_is_readable_without_scripts(open_page, name):
+    # ``PAGES`` has the address of a page of each kind. Without scripts charts are images, each with
+    # its values in a folded table. ``click_folds`` opens the folded sections around them.
     window = open_page(PAGES[name], java_script_enabled=False)
     assert window.page.locator("h1").count() == 1
     click_folds(window)
@@ -246,6 +263,8 @@ def test_site_is_readable_without_scripts(open_page, name):
 
 
 def test_static_site_is_readable_and_searchable(runs, visit, tmp_path):
+    # ``runs`` is a folder with 27 made-up runs, one of them "two-ranks". ``write_site`` writes the
+    # pages as files, which a plain web host serves here, without the program.
     database = Index(str(runs))
     database.refresh()
     write_site(database, tmp_path / "public")

@@ -81,6 +81,8 @@ def run(idle_cluster, start_run, tmp_path):
 
 
 def test_distilbert_trains_on_two_nodes(run):
+    # ``train_distilbert_on_two_ranks`` starts the case by ``run``, on two nodes of Slurm; it checks
+    # that the run passes with two ranks, and returns its folder. Each node writes its own events.
     run_dir = train_distilbert_on_two_ranks(run)
     for node in (0, 1):
         assert (run_dir / f"events.node{node}.jsonl").exists()

@@ -57,7 +57,12 @@ def accept(tmp_path):
 
 @pytest.mark.nightly
 def test_acceptance_of_two_slurm_nodes_resumes_with_missing_measurements(accept, tmp_path):
-    """First two rounds without pairs; then a third round, and pairs, in the same folder."""
+    """First two rounds without pairs; then a third round, and pairs, in the same folder.
+
+    ``accept`` runs the command and returns the ended process: its code is 0 if all nodes pass, 3 if
+    some are undecided. ``NODES`` are the names of the two nodes. Each node writes an event for each
+    round of a phase; rounds count from 0.
+    """
     out = tmp_path / "out"
     args = (
         *shlex.split("toy --launcher slurm --nnodes 2 --nproc 1 --seconds 0.2"),

@@ -84,6 +84,9 @@ def list_processes_left(run_dir):
 
 
 def test_distilbert_trains_on_two_hosts(run, hosts):
+    # ``train_distilbert_on_two_ranks`` starts the case by ``run``, on two hosts; it checks that the
+    # run passes with two ranks, and returns its folder. ``list_processes_left`` returns the ids of
+    # living processes of the run.
     run_dir = train_distilbert_on_two_ranks(run)
     for node in (0, 1):
         # The events on the node's own disk, and the copy in the run's folder.

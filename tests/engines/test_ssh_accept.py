@@ -85,6 +85,8 @@ def test_hung_host_is_named_and_the_others_measure_all_their_pairs(hosts, tmp_pa
     finally:
         hung_agent.kill()
 
+    # 1: a host failed. ``list_names`` returns the addresses of the hosts with this verdict. An
+    # event "measured" of the phase "pairs" has, in ``members``, the two hosts that measured.
     assert process.returncode == 1, printed
     result = read_result(out)
     assert result.list_names("fail") == [hosts.get_address(HUNG)], printed

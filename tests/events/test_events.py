@@ -68,6 +68,8 @@ def test_malformed_lines_are_counted_and_skipped(tmp_path: Path) -> None:
 def test_sparse_hole_in_a_file_is_one_malformed_line_not_held_in_memory(
     tmp_path: Path, begin: bytes
 ) -> None:
+    # ``begin`` is what a line has before the hole: nothing, or the start of an event. A line of 1
+    # TiB would not fit into memory; that the file can be read shows that it is not held.
     path = tmp_path / "events.jsonl"
     path.write_bytes(b'{"event":"a","t_ns":1}\n' + begin)
     os.truncate(path, 1 << 40)  # longer: a TiB of zeros that uses no space
@@ -136,6 +138,7 @@ def test_a_window_has_an_entry_for_each_step() -> None:
     # A window of 9 ns with two steps; ``make_window`` has as many waits (0) and losses (1.0).
     window_event = make_window(0, 9, step_ns=[4, 5], samples=[1, 1])
     assert read_event(json.dumps(window_event).encode()).step_ns == [4, 5]
+    # Each change alone breaks the event: reading it is then refused.
     # One entry for two steps, none, and a negative time.
     for change in ({"wait_ns": [0]}, {"loss": []}, {"step_ns": [4, -5]}):
         with pytest.raises(ValueError, match=r"must have the same length|>= 0"):

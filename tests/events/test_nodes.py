@@ -105,6 +105,8 @@ def test_without_a_shared_event_wall_clocks_are_used(tmp_path: Path) -> None:
     late = [launch_event(offset + 2 * S, node=1, unix_ns=UNIX + 2 * S)]
     write_events(run / "events.node1.jsonl", late)
     timeline = read_run(run, world_size=2, nodes=2)
+    # Node 1 shows ``offset`` + 2 s when the wall clock shows 2 s more: its clock is ``offset``
+    # ahead, which is subtracted.
     assert [node.shift_ns for node in timeline.nodes] == [0, -offset]
     assert [node.finished for node in timeline.nodes] == [True, False]
 
@@ -145,12 +147,16 @@ def test_failures_of_all_nodes_belong_to_the_launch(tmp_path: Path) -> None:
 def test_node_with_lost_events_is_named_and_shifts_no_clock(tmp_path: Path) -> None:
     offset = 5_000 * S  # of the second node; the clock of the launcher differs from both
     # Only node 1 has a file of events.
+    # ``S`` is a second in ns. ``make_rank`` returns the events of a rank (start 1 s, end 12 s) and
+    # ``make_node_events`` those of a node, on a clock that shows ``offset`` more; ``make_exit`` is
+    # the end of the node's ranks. The launcher's clock shows 10 ** 18 ns more.
     run = write_run(tmp_path / "run", [launch_event(10**18)], make_rank(0), make_rank(offset))
     write_events(
         run / "events.node1.jsonl",
         make_node_events(1, make_exit(12 * S + offset), offset_ns=offset),
     )
     timeline = read_run(run, world_size=2, nodes=2)
+    # Node 1 was launched at ``offset`` of its clock, which is 0 of node 0's.
     assert timeline.launch_ns == 0
     failure = find_failure(timeline, target=None)
     assert failure is not None
