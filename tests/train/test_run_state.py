@@ -94,7 +94,7 @@ def train_with_interruption(
     uninterrupted = train(
         new_job(**{**fields, "checkpoint_every_steps": None}), folder / "none", steps=NUM_STEPS
     )
-    # Ends one step after its checkpoint.
+    # Saves a checkpoint after step 4, and ends after step 5; only the checkpoint is used.
     train(new_job(**fields), folder, steps=RESUMED_AT + 1)
     epoch, steps_of_epoch = divmod(RESUMED_AT, new_job(**fields).steps_per_epoch)
     # The steps that are compared do not depend on the number of samples.
@@ -143,6 +143,8 @@ def test_training_resumed_from_a_checkpoint_equals_uninterrupted_training(
 def test_sharded_checkpoint_resumes_on_two_ranks_and_on_one(
     tmp_path: Path, new_job: Any, changes: dict[str, Any]
 ) -> None:
+    # The result of each of two ranks: the steps of an uninterrupted training, and those after the
+    # checkpoint of step 4 of another one. A step is (loss, samples over all ranks, epoch).
     num_ranks = 2
     place, checkpoints = tmp_path / "ranks", tmp_path / "checkpoints"
     place.mkdir()
@@ -180,7 +182,8 @@ def test_a_damaged_checkpoint_or_one_of_another_model_is_refused(tmp_path: Path)
     place = tmp_path / "step-2"
     # Steps of 8 samples.
     begin = Progress(steps=2, epoch=0, steps_of_epoch=2, samples=16)
-    # First another model, then a file without its end.
+    # ``train`` begins with the checkpoint in ``place``, saved after 2 of 3 steps. First another
+    # model, then a file without its end.
     other = tiny_llama31.new_job(hidden_size=64)
     with pytest.raises(DataError, match="cannot be loaded"):
         train(other, tmp_path, steps=3, begin=(place, begin))
@@ -207,7 +210,10 @@ def plan_run_in(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Plan]
 
 
 def write_earlier_run(plan_run_in: Any, folder: Path, *, steps: Sequence[int] = ()) -> Plan:
-    """Write what planning reads of a run with checkpoints after ``steps``."""
+    """Write what planning reads of a run with checkpoints after ``steps``; return its plan.
+
+    ``plan_run_in`` is the fixture that plans a run of ``llama31_8b``.
+    """
     folder.mkdir()
     plan: Plan = plan_run_in()
     plan.save(folder)
@@ -254,6 +260,7 @@ def test_last_complete_checkpoint_is_used_and_all_launches_are_named(
 def test_a_checkpoint_of_other_work_is_refused(
     tmp_path: Path, plan_run_in: Any, fields: dict[str, Any], what: str
 ) -> None:
+    # The earlier run has one checkpoint, after 100 steps. ``what`` is what the error says.
     write_earlier_run(plan_run_in, tmp_path / "a", steps=[100])
     with pytest.raises(TrainmarkError) as caught:
         plan_run_in(**fields, resume=tmp_path / "a")
@@ -270,6 +277,7 @@ def test_run_of_a_program_cannot_be_resumed(tmp_path: Path, plan_run_in: Any) ->
 
 
 def test_a_run_without_a_checkpoint_cannot_be_resumed(tmp_path: Path, plan_run_in: Any) -> None:
+    # ``a`` is a run without checkpoints; ``tmp_path`` only contains it.
     plan = write_earlier_run(plan_run_in, tmp_path / "a")
     for folder, what in (
         (tmp_path / "a", "no complete checkpoint"),
@@ -284,5 +292,5 @@ def test_another_number_of_ranks_can_resume_if_a_step_has_as_many_samples(
     tmp_path: Path, plan_run_in: Any
 ) -> None:
     write_earlier_run(plan_run_in, tmp_path / "earlier", steps=[100])  # one rank, 16 samples a step
-    two_ranks = plan_run_in({"bs": "8"}, nproc=2)
+    two_ranks = plan_run_in({"bs": "8"}, nproc=2)  # 2 x 8 samples a step
     assert resume_plan(two_ranks, tmp_path / "earlier").resumed

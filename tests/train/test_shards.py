@@ -38,7 +38,15 @@ def list_rows(micros: list[MicroBatch]) -> list[int]:
 def shard_over_ranks(
     *, num_rows: int, micro_batch_size: int, grad_accum_steps: int, world_size: int, seed: int
 ) -> list[Sharding]:
-    """Return the share of each rank."""
+    """Return the share of each rank: which rows it trains in an epoch, in which micro-batches.
+
+    Args:
+        num_rows: rows of the data.
+        micro_batch_size: rows of a micro-batch of one rank.
+        grad_accum_steps: micro-batches of a step on each rank.
+        world_size: number of ranks.
+        seed: of the order of the rows.
+    """
     return [
         Sharding(
             num_rows=num_rows,
@@ -54,6 +62,8 @@ def shard_over_ranks(
 
 @given(**SIZES)
 def test_epoch_is_divided_completely_and_evenly(epoch: int, **sizes: int) -> None:
+    # ``SIZES``: random numbers of rows, ranks and micro-batches. ``by_rank`` has, by rank and step,
+    # its micro-batches. ``list_rows`` leaves out rows without weight, which only fill up a step.
     shardings = shard_over_ranks(**sizes)
     by_rank = [group_steps(list(item.micro_batches(epoch))) for item in shardings]
     full, rows = shardings[0].global_batch_size, sizes["num_rows"]
@@ -117,4 +127,4 @@ def test_evaluation_rows_are_disjoint_and_complete(num_rows: int, world_size: in
         evaluation_rows(num_rows, rank=rank, world_size=world_size) for rank in range(world_size)
     ]
     assert sorted(row for part in parts for row in part) == list(range(num_rows))
-    assert max(map(len, parts)) - min(map(len, parts)) <= 1
+    assert max(map(len, parts)) - min(map(len, parts)) <= 1  # ranks have about as many rows

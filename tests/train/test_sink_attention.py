@@ -18,6 +18,9 @@ def test_results_and_gradients_equal_those_of_transformers(length: int, window: 
     def draw(*shape: int) -> torch.Tensor:
         return torch.randn(shape, generator=generator, dtype=torch.float64).requires_grad_()
 
+    # ``length`` is that of the 2 sequences, in tokens; a token sees the last ``window`` ones up to
+    # itself, None: all. A sink is a further score in a head's softmax, which has no value. Heads
+    # have 8 numbers; 0.3 is any scale.
     # Queries of 4 heads, keys and values of 2, and a sink for each head of the queries.
     inputs = [draw(2, 4, length, 8), draw(2, 2, length, 8), draw(2, 2, length, 8), draw(4)]
     positions = torch.arange(length)

@@ -112,7 +112,11 @@ def test_real_step_needs_the_predicted_memory_or_somewhat_more(
 
 
 def predict_memory(case: str, folder: Path, recipe: Any, world_size: int = 1) -> Prediction:
-    """Return the memory that a step needs, as the case estimates it for its generated data."""
+    """Return the memory that a step needs, as the case estimates it for its generated data.
+
+    Args:
+        folder: of the data. That of ``distilbert_sst2`` has its model's sizes, too.
+    """
     memory = importlib.import_module(f"trainmark.cases.{case}.data")
     if case == "gpt_megatron":
         estimate = memory.predict(recipe, world_size)
@@ -142,6 +146,8 @@ def test_recipe_that_does_not_fit_is_refused(root: Path, case: str) -> None:
     folder = cases.ensure_generated_data(described, recipe, root)
     check_fit = cases.import_part(case, "data").check_fit
     predicted = predict_memory(case, folder, recipe)
+    # ``reserved``: bytes of all tensors, and of freed memory that an accelerator's allocator keeps;
+    # ``total`` has the tensors alone. ``PROCESS_BYTES``: what a process needs without any tensor.
     needed = predicted.reserved + PROCESS_BYTES
     # Exactly enough memory, and one byte less.
     check_fit(folder, recipe, world_size=1, memory=RankMemory(needed))
@@ -164,6 +170,8 @@ def test_recipe_that_does_not_fit_is_refused(root: Path, case: str) -> None:
 def test_sharding_and_recomputation_need_less_memory(
     fields: dict[str, Any], world_size: int
 ) -> None:
+    # ``make_gpt_recipe``: a published recipe of ``gpt_megatron`` with these fields changed. It
+    # needs no folder of data.
     plain_estimate = predict_memory(
         "gpt_megatron", Path(), make_gpt_recipe(kernels="library"), world_size
     )
@@ -193,6 +201,8 @@ class Silent:
 
 
 def test_rank_refuses_a_recipe_that_planning_could_not_check(sync_device: SyncDevice) -> None:
+    # ``Silent`` is a vendor that tells planning the memory of a rank only if it is ``known``.
+    # ``make_gpt_recipe``: a published recipe of the case ``gpt_megatron``.
     plan: Any = SimpleNamespace(
         case="gpt_megatron", world_size=1, nproc=1, data=SimpleNamespace(folder="none")
     )
@@ -218,7 +228,7 @@ def test_ranks_of_other_machines_do_not_share_the_memory_of_this_one(
     plan: Any = SimpleNamespace(
         case="toy", world_size=1, nproc=2, data=SimpleNamespace(folder="none")
     )
-    # ``known=None``: planning did not know the memory.
+    # Each rank may use 4 of 8 GiB. ``known=None``: planning did not know the memory.
     # ``nproc`` ranks of this machine share its memory. A world of 1 needs no exchange of the value
     # over ranks, which this process cannot make.
     memory = agree_on_memory(plan, make_gpt_recipe(), cast("Any", Silent(known=None)), sync_device)

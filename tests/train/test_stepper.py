@@ -30,6 +30,8 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def test_accumulation_equals_one_large_batch() -> None:
+    # ``new_model`` always returns the same weights; ``train`` takes 7 epochs. A step has 32 rows:
+    # one micro-batch (``micro``) of 32, or 4 of 8 whose gradients are added.
     one_batch_model, accumulating_model = new_model(), new_model()
     whole_losses = train(new_stepper(one_batch_model), micro=32, accumulate=1)
     part_losses = train(new_stepper(accumulating_model), micro=8, accumulate=4)
