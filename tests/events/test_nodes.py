@@ -179,4 +179,5 @@ def test_stop_of_the_launcher_is_not_compared_across_clocks(tmp_path: Path) -> N
     # The launcher's time cannot be placed on the nodes' clocks: the stop is moved to the launch.
     assert timeline.launcher.stop.t_ns == timeline.launch_ns
     # When the nodes saw the end is not known, so no time is added to that of the ranks' events.
+    # ``unfinished_ns`` is the time from a rank's last event until its end was seen.
     assert [rank.unfinished_ns for rank in timeline.ranks] == [0, 0]

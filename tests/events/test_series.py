@@ -34,7 +34,11 @@ def read_series(folder: Path) -> list[SeriesLine]:
 def select_points(
     series: list[SeriesLine], quantity: str, subject: str, *, of_host: bool = False
 ) -> Any:
-    """Return the points of the series of ``quantity`` for a device, by index, or for the host."""
+    """Return the points of the series of ``quantity`` for a device, by index, or for the host.
+
+    A point is a pair: seconds after the launch, and the value. ``subject`` is the rank that uses the
+    device, the number of the host, or one of the lines for many devices, such as "lowest".
+    """
     (matching_points,) = (
         x.points for x in series if (x.quantity, x.of, x.of_host) == (quantity, subject, of_host)
     )
@@ -44,6 +48,8 @@ def select_points(
 def test_devices_and_host_have_series_over_time(tmp_path: Path) -> None:
     # The host reports two values at 2 s and 4 s; ``GIB`` is a GiB in bytes.
     values = {"utilization_percent": 25.0, "memory_used_bytes": 8 * GIB}
+    # ``make_start_line`` names the devices that are read, 0 and 1; the index 2:4 below is that of
+    # the readings at 4 s and 6 s. Device 1 holds 10 + 1 GiB while it trains.
     lines = [
         make_start_line(0, 1),
         *make_device_lines(0, 1),
@@ -73,6 +79,8 @@ def test_long_series_keep_their_extremes(tmp_path: Path) -> None:
     1,200 readings, one each 10 ms, become at most 200 points (``MAX_LINE_POINTS``).
     ``make_busy_device`` is the reading of a device, ``write_sampled_run`` writes a run with these
     readings.
+
+    The temperature is 50 degrees but for 99 at 3.33 s and 11 at 7.77 s, of device 0, the only one.
     """
     times = [number / 100 for number in range(1200)]
     lines = [

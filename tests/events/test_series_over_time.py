@@ -77,6 +77,9 @@ def test_mean_weighs_each_moment_by_its_nearest_reading(
 
 
 def test_reading_without_the_quantity_changes_no_mean() -> None:
+    # ``summarize_readings`` returns mean, extremes and number of the readings from 0 to 10 s,
+    # ``interpolate_counter`` how much a counter rose then. Readings are pairs of time and value;
+    # without a value (None) they must count as if they were not there.
     without_value = [(-1, None), (1, None), (5, None)]
     assert summarize_readings((0, 10), without_value) is None
     readings = [(2, 1.0), (9, 3.0)]
@@ -155,6 +158,8 @@ def test_a_counter_is_interpolated_at_both_edges(
 def test_unknown_difference_is_none_with_a_reason(
     readings: list[tuple[int, float]], reason: str
 ) -> None:
+    # ``readings`` are pairs of time in seconds and the counter's value; the interval is 0 to 10 s.
+    # ``interpolate_counter`` returns the energy (``joules``) or a reason, by its code.
     # A counter must be read around the interval, often enough, and must rise.
     difference = interpolate_counter((0, 10), readings)
     assert difference.joules is None

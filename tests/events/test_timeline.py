@@ -23,7 +23,11 @@ EXCEPTION_MESSAGE = {"code": "exception", "args": {"text": "m"}}
 
 
 def make_facts(t_ns: int, product: str = H100, matmul: float | None = 4e14) -> dict[str, Any]:
-    """Return the event in which a rank reports its device and the device's rate of matmuls."""
+    """Return the event in which a rank reports its device and the device's rate of matmuls.
+
+    ``matmul`` is FLOP/s as measured on this device, 4e14; ``H100`` is a name that the table of
+    published peaks has. Of the other numbers only the 80,000 bytes of memory are expected in tests.
+    """
     return make_event(
         "facts",
         t_ns,
@@ -207,6 +211,7 @@ def test_memory_is_the_highest_reading(
 ) -> None:
     # ``readings`` are bytes used at the end of each of three windows, ``of_result`` those at the
     # end of the run; None: not known. ``S`` is a second in ns.
+    # A window lasts a second and has a step of 4 samples; only ``used_bytes`` matters here.
     ranks = [
         [
             make_event("start", 0, pid=1),
@@ -337,6 +342,8 @@ def compute_run_figures(
 
 
 def test_figure_names_are_always_the_same_and_null_has_a_reason(tmp_path: Path) -> None:
+    # ``compute_run_figures`` writes a run of two ranks with these events, here none, and returns
+    # its figures by name. ``FIGURES`` has all figures that there are.
     figures_without_events = compute_run_figures(tmp_path, [])
     assert set(figures_without_events) < set(FIGURES)  # others belong to single cases
     assert all(figure.value is None and figure.reason for figure in figures_without_events.values())
@@ -355,6 +362,8 @@ def test_figure_names_are_always_the_same_and_null_has_a_reason(tmp_path: Path) 
 def test_mfu_of_an_unknown_product_is_null(tmp_path: Path) -> None:
     # Two devices trained 2e14 FLOPs each in a measured window of 4.5 s, and each multiplies
     # matrices at 4e14 FLOP/s; see ``make_uneven_ranks`` and ``make_facts``.
+    # The name has an "e" at its end, which the table of published peaks does not have.
+    # ``compute_run_figures`` returns the figures of a run with these events.
     figures = compute_run_figures(tmp_path, make_uneven_ranks(product="NVIDIA H100 80GB HBM3e"))
     assert figures["MFU"].value is None
     assert figures["MFU"].reason == message(
@@ -384,6 +393,8 @@ def test_rank_without_events_makes_throughputs_null(tmp_path: Path) -> None:
     # ``make_uneven_ranks`` has the events of two ranks. The run had two, but only the first left
     # events, so the time of the slower one is not known.
     figures = compute_run_figures(tmp_path, make_uneven_ranks()[:1])  # one of two
+    # ``message`` is a text of the program by its name. The first reason says that no time of
+    # training is known for the run, the second that a rank has no measured step.
     for name in ("train_time", "p_whole", "p_train", "p_core", "token/p/s"):
         assert figures[name].reason == message("no_train_time")
     for name in ("final_result", "step_time_p50", "MFU"):

@@ -175,6 +175,9 @@ def test_mlflow_database_has_all_values_of_the_run(run_dir: Path, tmp_path: Path
 
 
 def test_mlflow_completes_what_a_killed_follower_left(run_dir: Path, tmp_path: Path) -> None:
+    # ``run_dir`` is a run of 16 steps, ``MISSING`` why the test is skipped without a package.
+    # ``follow`` exports the run to the target; ``list_expected`` has what must be there: for each
+    # series and number, such as a step, the value and the time.
     for package in ("mlflow", "alembic", "sqlalchemy"):
         pytest.importorskip(package, reason=MISSING)
     target = f"mlflow=sqlite:///{tmp_path / 'mlflow.db'}"
@@ -193,6 +196,9 @@ def test_mlflow_completes_what_a_killed_follower_left(run_dir: Path, tmp_path: P
 
 
 def test_mlflow_folder_has_all_values_of_the_run(run_dir: Path, tmp_path: Path) -> None:
+    # ``MISSING`` is why the test is skipped where MLflow is not installed. ``run_dir`` is a run of
+    # 16 steps; ``follow`` exports it to the target. Of the values only the losses are read here:
+    # that each step is there, and once.
     pytest.importorskip("mlflow", reason=MISSING)
     folder = tmp_path / "mlruns"
     for _ in range(2):  # following again writes nothing twice
@@ -316,6 +322,10 @@ def test_unusable_destination_gives_one_remark(
     run_dir: Path, tmp_path: Path, target: str, package: str, fault: str
 ) -> None:
     pytest.importorskip(package, reason=MISSING)
+    # ``target`` is a backend and its destination, ``package`` what the backend needs (``MISSING``
+    # is why the test is skipped without it), ``fault`` a part of the remark. Nothing listens on
+    # port 9, and /dev/full is a file on a full disk. ``follow`` calls the program, which must exit
+    # with 1.
     file = tmp_path / "file"
     file.write_text("")  # no folder can be made below a file
     # Files of the run but hidden ones, which hold the follower's lock.

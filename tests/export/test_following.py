@@ -102,6 +102,9 @@ def test_after_a_fault_the_run_is_exported_again_from_its_start(run_dir: Path) -
 
 
 def test_end_of_a_run_is_exported_immediately_after_a_fault(run_dir: Path) -> None:
+    # ``KeptRun`` is a backend that keeps what it gets; each call raises ``fault``, if there is one.
+    # ``run_dir`` is a run of 16 steps that has ended. The usual pause after a fault is 10 s; the
+    # clock of this test stands still.
     backend = KeptRun(fault=ValueError())
     followed = make_followed_run(run_dir, backend)
     followed.poll()
@@ -113,6 +116,9 @@ def test_end_of_a_run_is_exported_immediately_after_a_fault(run_dir: Path) -> No
 
 
 def test_only_one_process_exports_a_run_to_a_target(run_dir: Path) -> None:
+    # ``KeptRun`` is a backend that keeps what it gets, and counts how often it was opened;
+    # ``make_followed_run`` follows the run for it. Both have the same destination, "team/project"
+    # of W&B; a file in the run's folder is locked for it, as it would be by another process.
     first, second = KeptRun(), KeptRun()
     followed, other = make_followed_run(run_dir, first), make_followed_run(run_dir, second)
     followed.poll()
@@ -128,6 +134,9 @@ def test_only_one_process_exports_a_run_to_a_target(run_dir: Path) -> None:
 
 
 def test_a_run_without_a_record_has_no_result(tmp_path: Path) -> None:
+    # ``KeptRun`` is a backend that keeps what it gets, and counts how often it was opened;
+    # ``make_followed_run`` follows the run for it. The run has all its events, but no record was
+    # written, from which its result would be read: the result that the backend gets is None.
     backend = KeptRun()
     followed = make_followed_run(write_sampled_run(tmp_path / "run", telemetry=None), backend)
     followed.finish()
@@ -135,6 +144,9 @@ def test_a_run_without_a_record_has_no_result(tmp_path: Path) -> None:
 
 
 def test_run_that_never_started_opens_no_target(tmp_path: Path) -> None:
+    # ``KeptRun`` is a backend that keeps what it gets, and counts how often it was opened;
+    # ``make_followed_run`` follows the run for it. Without the launcher's events the time of the
+    # launch is not known.
     folder = write_sampled_run(tmp_path / "run", telemetry=None)
     (folder / "events.launcher.jsonl").unlink()  # the launcher had not begun
     backend = KeptRun()
@@ -177,6 +189,9 @@ def test_running_runs_are_followed_until_they_end(
 
 
 def test_job_is_running_until_all_nodes_have_ended(tmp_path: Path) -> None:
+    # ``write_sampled_run`` writes a run that its launcher started here and saw end; as a job of
+    # Slurm it has one node, number 0, whose event "finished" is the end. ``KeptRun`` is a backend
+    # that keeps what it gets.
     folder = write_sampled_run(tmp_path / "run", telemetry=None)
     path = folder / "plan.json"
     path.write_text(path.read_text().replace('"launcher": "local"', '"launcher": "slurm"'))
@@ -190,6 +205,8 @@ def test_job_is_running_until_all_nodes_have_ended(tmp_path: Path) -> None:
 def test_python_api_follows_a_run(
     run_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # ``run_dir``, a run of 16 steps, is in ``tmp_path``. ``KeptRun`` is a backend that keeps what
+    # it gets; ``load_backend`` would load that of W&B.
     backend = KeptRun()
     monkeypatch.setattr(following_module, "load_backend", lambda _: backend.open)
     # The package of W&B need not be installed.

@@ -118,6 +118,8 @@ def test_memory_of_processes_is_added(tmp_path: Path) -> None:
     # Ranks that report the memory of their process, not of a device.
     ranks = [rank_events(), rank_events()]
     ranks[0][MEASURED_WINDOW]["used_bytes"], ranks[1][MEASURED_WINDOW]["used_bytes"] = GIB, 2 * GIB
+    # The last window says 1 GiB on one rank and 2 GiB on the other: 3 GiB in all, in the last
+    # step's values.
     run_dir = write_sampled_run(tmp_path / "run", telemetry=None, ranks=ranks)
     assert select_points(read_points(run_dir), "train/step")[-1].values["memory/used_gib"] == 3.0
 
@@ -127,6 +129,9 @@ def test_unknown_values_have_no_series(tmp_path: Path) -> None:
     ranks = make_ranks_with_devices(1)
     # No tokens (0: the case has none), FLOPs and memory.
     ranks[0][MEASURED_WINDOW] |= {"tokens": 0, "model_flops": None, "used_bytes": None}
+    # ``read_points`` returns the points of the run, ``select_points`` those of steps; a point has
+    # values by the name of the series. Without these three facts there are no series of tokens, of
+    # FLOPs (with MFU) and of memory.
     run_dir = write_sampled_run(tmp_path / "run", telemetry=None, ranks=ranks)
     last = select_points(read_points(run_dir), "train/step")[-1]
     assert last.values.keys() == {
@@ -143,6 +148,8 @@ def test_nan_loss_is_exported(tmp_path: Path) -> None:
     # ``MEASURED_WINDOW`` is the index of the last window, of 13 steps, in the events of a rank.
     ranks = make_ranks_with_devices(1)
     ranks[0][MEASURED_WINDOW]["loss"] = [0.25] * 12 + [None]  # events cannot hold NaN
+    # ``read_points`` returns the points of the run, ``select_points`` those of steps. None stands
+    # for a loss that is not a number.
     last = select_points(
         read_points(write_sampled_run(tmp_path / "run", telemetry=None, ranks=ranks)), "train/step"
     )[-1]
@@ -201,6 +208,9 @@ def test_readings_have_standard_names(tmp_path: Path) -> None:
         make_event("fault", 3 * S, source="monitor", kind="hung", text="no answer"),  # no reading
         make_host_line(3.0, utilization_percent=25.0),
     ]
+    # ``GIB`` is a GiB in bytes, ``S`` a second in ns, ``UNIX_NS`` the time of the launch. The first
+    # argument of a reading is its time in seconds; ``read_points`` and ``select_points`` return the
+    # readings of the host and of cards, each counted from 1.
     points = read_points(write_sampled_run(tmp_path / "run", lines))
     hosts = select_points(points, "sys/reading")
     # The host was read in seconds 1 and 3; the fault between them is no reading.
