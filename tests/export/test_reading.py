@@ -241,6 +241,12 @@ def test_readings_have_standard_names(tmp_path: Path) -> None:
 
 
 def test_nodes_have_their_own_clocks_and_prefixes(tmp_path: Path) -> None:
+    """Two nodes with a rank and a device each; ``S`` is a second in ns.
+
+    ``UNIX_NS`` is the wall-clock time of a launch. A point has an axis, which names what was read,
+    a time, and values by name. ``make_start_line(0)`` begins a telemetry file in which device 0 is
+    read; ``make_devices_line(2.0, …)`` is a reading of it when the clock of its node shows 2 s.
+    """
     launcher = [launch_event(9 * S, unix_ns=5 * S)]  # of another machine
     run_dir = write_run(tmp_path / "run", launcher, *make_ranks_with_devices(2))
     source = write_sampled_run(tmp_path / "other", telemetry=None)
@@ -272,7 +278,12 @@ def test_nodes_have_their_own_clocks_and_prefixes(tmp_path: Path) -> None:
 
 
 def test_steps_have_the_time_of_the_lowest_rank(tmp_path: Path) -> None:
-    """``UNIX_NS`` is the wall-clock time of the launch in ns, and ``S`` a second in ns."""
+    """``UNIX_NS`` is the wall-clock time of the launch in ns, and ``S`` a second in ns.
+
+    ``ranks`` has the events of ranks 0 and 1, each of which goes to its file
+    ``events.rankN.jsonl``. A ``window`` is an event about several steps; ``end_ns`` is when they
+    ended.
+    """
     ranks = make_ranks_with_devices(2)
     # The machine of rank 1 has another clock: its windows end 100 s later.
     for event in ranks[1]:
@@ -289,6 +300,12 @@ def test_steps_have_the_time_of_the_lowest_rank(tmp_path: Path) -> None:
 
 
 def test_points_do_not_depend_on_how_files_grow(tmp_path: Path) -> None:
+    """``read_points`` reads a whole run; here its files grow while they are read.
+
+    The telemetry has readings of device 0 at 1, 2 and 3 s. Each call of ``iterate_new`` yields the
+    points that are complete since the last one; ``take_rest`` returns those that are not when the
+    run ends. A point has an axis, such as ``train/step``, and its number on this axis.
+    """
     lines = [
         make_start_line(0),
         *(make_devices_line(t, {"index": 0, "power_w": t}) for t in (1.0, 2.0, 3.0)),
@@ -371,6 +388,11 @@ def test_result_has_the_known_figures_under_the_names_of_csv_columns(tmp_path: P
 
 
 def test_exported_settings_contain_no_folder(tmp_path: Path) -> None:
+    """The settings of a run come from its plan; a folder there would name its user.
+
+    The plan is that of the golden run of the case toy: fp32, 64 samples a micro-batch.
+    ``change_plan`` replaces fields of it. ``UNIX_NS`` is the wall-clock time of its launch in ns.
+    """
     run_dir = write_sampled_run(tmp_path / "run", telemetry=None)
     plan = json.loads((run_dir / "plan.json").read_text())
     change_plan(run_dir, recipe=plan["recipe"] | {"model_folder": "/home/someone/model"})
@@ -386,6 +408,10 @@ def test_exported_settings_contain_no_folder(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("file_name", ["events.rank0.jsonl", "telemetry.jsonl"])
 def test_lines_that_are_not_events_are_skipped(tmp_path: Path, file_name: str) -> None:
+    """Bad lines in the file of a rank, or of the telemetry, change no exported point.
+
+    ``read_points`` returns all points of a run. The telemetry reads device 0 once, at 1 s.
+    """
     lines = [make_start_line(0), make_devices_line(1.0, {"index": 0, "power_w": 1.0})]
     run_dir = write_sampled_run(tmp_path / "run", lines)
     expected = read_points(run_dir)

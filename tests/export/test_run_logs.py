@@ -113,6 +113,13 @@ def test_a_record_without_its_events_is_refused(run, tmp_path):
 
 
 def test_log_of_several_nodes_has_the_times_of_the_first_nodes_clock(run):
+    """If a node has written events of its own, the log names its file and its time.
+
+    ``run`` is a record and its folder; the launcher of that run began at 10**18 ns since 1970.
+    ``name_node_file(0)`` is the name of the file with the events of node 0.
+
+    ``read_log_events`` returns the events of a log; the first of them is the begin of the run.
+    """
     _, folder = run
     # The node began 5 s after the launcher of the golden run, by the wall clock.
     node = launch_event(0, unix_ns=10**18 + 5 * 10**9, node=0)
@@ -162,6 +169,11 @@ def test_public_checker_misses_only_the_keys_of_a_submission(run, tmp_path):
 )
 @pytest.mark.parametrize("name", ["events.launcher.jsonl", "events.rank0.jsonl"])
 def test_damaged_event_is_one_error_with_its_line(form, damage, name, run):
+    """A line of a run, replaced by ``damage``, cannot be rendered into a log of either form.
+
+    ``run`` is a record and its folder. ``FORMS`` has for each form of log the function that renders
+    it, and the marker of its lines, which is not needed here.
+    """
     record, folder = run
     path = folder / name
     lines = path.read_bytes().splitlines(keepends=True)
@@ -176,6 +188,11 @@ def test_damaged_event_is_one_error_with_its_line(form, damage, name, run):
 
 @pytest.mark.parametrize("form", FORMS)
 def test_steps_that_the_record_does_not_have_are_an_error_with_their_line(form, run):
+    """A ``window`` is an event with the steps of a rank: more of them than the record counts.
+
+    ``run`` is a record and its folder. ``FORMS`` has for each form of log the function that renders
+    it, and the marker of its lines, which is not needed here.
+    """
     record, folder = run
     path = folder / "events.rank0.jsonl"
     lines = path.read_bytes().splitlines(keepends=True)

@@ -129,6 +129,11 @@ def test_steps_are_exported_during_the_run(
     ],
 )
 def test_failed_follower_gives_one_remark(run_dir: Path, target: str, code: str, text: str) -> None:
+    """A follower is a process that exports a run; its target names a stand-in for W&B.
+
+    Of the stand-in, ``refuse`` raises a ConnectionError with this text, and ``die`` kills its own
+    process with SIGKILL, signal 9. ``code`` and ``text`` are of the remark about it.
+    """
     (remark,) = follow_finished_run(run_dir, target)
     assert (remark.message.code, remark.message.args["text"]) == (code, text)
     for lang in ("en", "zh"):  # both name the command that exports the run later
@@ -137,12 +142,18 @@ def test_failed_follower_gives_one_remark(run_dir: Path, target: str, code: str,
 
 
 def test_blocked_backend_is_abandoned_after_a_timeout(run_dir: Path) -> None:
+    """The stand-in for W&B called ``block`` never returns; ``patience_s`` is the timeout."""
     (remark,) = follow_finished_run(run_dir, "wandb=block", patience_s=0.5)
     assert remark.message.code == "slow"
     assert remark.message.args["step"] == 0  # the last one that was exported: none
 
 
 def test_suspended_follower_is_killed_after_a_timeout(run_dir: Path) -> None:
+    """``patience_s``: how long a follower may take after the end of the run, which has ended.
+
+    ``RECORD_CALLS`` is a target whose backend, a stand-in for W&B, would work. ``act`` is called
+    with the process of the follower once that is ready.
+    """
     # A suspended process ignores the request to end.
     (remark,) = follow_finished_run(
         run_dir, RECORD_CALLS, patience_s=0.0, act=lambda child: child.suspend()
@@ -168,6 +179,7 @@ def test_signal_that_stops_the_launcher_does_not_interrupt_the_follower(
 def test_backend_that_cannot_be_imported_gives_one_remark(
     run_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """The follower of the target ``wandb`` imports a module of this name; this one raises."""
     broken = tmp_path / "broken"
     broken.mkdir()
     (broken / "wandb.py").write_text("raise RuntimeError('built for another Python')\n")

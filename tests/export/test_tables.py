@@ -43,6 +43,11 @@ def test_json_is_an_array_of_whole_records():
 
 
 def test_figures_of_a_case_come_last_with_their_unit():
+    """A case may add figures to those of all records: here ``energy``, to the second of two.
+
+    ``read_golden_record`` returns a stored record with the given fields replaced; ``parse_csv``
+    returns the rows of a table, each a dict by column.
+    """
     case_figures = {"energy": FigureEntry(value=1.5, unit="J/sample")}
     first, second = parse_csv(
         render_csv(
@@ -86,6 +91,11 @@ def test_parquet_has_the_rows_of_the_table_with_their_types(run, tmp_path):
 
 @pytest.mark.parametrize("form", ["csv", "perflog"])
 def test_text_is_printed_or_replaces_a_whole_file(form, run, cli, tmp_path):
+    """Without ``-o`` the text is printed; with it, the file has it and its name is printed.
+
+    ``run`` is a record and its folder ``run``; ``cli`` runs a command and returns its exit code,
+    output and errors. ``render_text`` returns what the export of records in this form consists of.
+    """
     record, folder = run
     file = tmp_path / "out.txt"
     args = ("export", folder, "--to", form)

@@ -52,6 +52,11 @@ def test_invalid_target_is_refused(words: list[str], error: str) -> None:
 def test_a_missing_package_is_refused_with_its_extra(
     backend: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """``BACKENDS`` are all that a follower can export to; ``PROJECT`` is pyproject.toml.
+
+    An extra is a set of optional packages of the project. ``find_spec`` is what looks for an
+    installed package; here it finds none.
+    """
     monkeypatch.setattr(targets, "find_spec", lambda _: None)
     with pytest.raises(EnvironmentFault) as raised:
         require_backends(parse_targets([backend]))

@@ -18,7 +18,11 @@ from trainmark.train.read_ahead import iterate_batches
 
 
 def list_kernels_of_step(device, generated, name, fields: dict[str, Any]) -> set[str]:
-    """Return the kernels of attention that a step of a case's tiny recipe runs."""
+    """Return the kernels of attention that a step of a case's tiny recipe runs.
+
+    ``fields`` replace fields of that recipe. ``StepWatch`` notes the names of the kernels, and the
+    flags of precision that its argument returns, which are not needed here.
+    """
     job = tiny_jobs.build(name, device, generated, kernels="library", **fields)
     batches = iterate_batches(job, device, epoch=0, depth=0)  # depth 0: no read-ahead
     with StepWatch(lambda: {}) as watch:  # without flags of precision

@@ -41,6 +41,8 @@ def call(tmp_path):
 
 
 def test_list_devices_shows_the_card(call):
+    # The simulated card calls itself an H200, and there is one. A row is of a vendor; ``call``
+    # returns exit code and output.
     code, output = call("trainmark", "list", "devices", "--json")
     (card,) = [row for row in json.loads(output)["devices"] if row["name"] == "nvidia"]
     assert (code, card["present"], card["products"]) == (0, 1, "NVIDIA H200")
