@@ -43,6 +43,12 @@ def count_step(device, generated, name, **fields) -> dict[str, int]:
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("name", tiny_jobs.CASES)
 def test_step_does_not_wait(name, precision, kernels, device, generated):
+    """In the third step of a tiny job the host never waits for the simulated card.
+
+    ``count_step`` returns what that card counted in the step. ``kernels``: whether the step uses
+    those of libraries or the program's own. A copy to the host would be a wait too; launches and
+    matmuls show that the step did work.
+    """
     if name == "gpt_oss_20b" and precision != "bf16":
         pytest.skip("the host waits for the numbers of rows of experts; see train/experts.py")
     counters = count_step(device, generated, name, precision=precision, kernels=kernels)
@@ -63,6 +69,11 @@ def test_step_does_not_wait(name, precision, kernels, device, generated):
     ids=str,
 )
 def test_fp8_step_does_not_wait(fields, device, generated):
+    """``fields`` replace fields of the recipe, to train in several ways in fp8.
+
+    ``count_step`` returns what the simulated card counted in the third step of a tiny job: waits of
+    the host, copies to the host, and matmuls, which show that the step did work.
+    """
     counters = count_step(device, generated, "llama31_8b", precision="fp8", **fields)
     assert counters["waits"] == 0
     assert counters["copies_out"] == 0
@@ -77,6 +88,10 @@ def test_step_that_recomputes_activations_does_not_wait(name, precision, device,
 
 
 def test_waiting_calls_are_counted(device):
+    """``item`` copies the one sum to the host, which must wait for it.
+
+    So the counters of the simulated card, which other tests expect to be 0, do count.
+    """
     value = device.place(torch.ones(3)).sum()
     hollow_card.reset_counters()
     value.item()

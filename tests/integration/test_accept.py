@@ -83,6 +83,12 @@ TOLERANT = ("--worse-by", "10", "--rates-worse-by", "10")  # the machine may be 
 
 
 def test_exit_code_is_0_if_all_devices_pass_and_3_if_one_is_undecided(tmp_path: Path) -> None:
+    """Two devices, which are cores, are measured alone (``--phases devices``) in three rounds.
+
+    A measurement takes 0.2 s (``--seconds``). Which of the two exit codes comes is up to the
+    machine; the test checks that it fits the verdicts. ``result.list_names`` returns the names of
+    the devices with a verdict.
+    """
     folder = tmp_path / "accept"
     args = ("toy", "--device", "cpu", "--nproc", "2", "--repeats", "3", "--seconds", "0.2")
 
@@ -117,6 +123,11 @@ def test_unknown_case_exits_with_2_and_creates_no_folder(tmp_path: Path) -> None
 
 
 def test_record_of_a_run_is_a_baseline_for_one_device(tmp_path: Path) -> None:
+    """The time of a step of an earlier run is what the device is compared with.
+
+    One device, a core, is measured in three rounds of 0.2 s. ``TOLERANT``: limits so wide that no
+    difference of this machine's cores fails a device.
+    """
     run = subprocess.run(
         [
             sys.executable,
@@ -187,6 +198,11 @@ def test_interrupted_phase_ends_and_resumes_with_the_same_command(
 
 
 def test_round_that_reaches_its_deadline_is_reported_and_others_continue(tmp_path: Path) -> None:
+    """``--deadline``: the time limit of a round, in seconds.
+
+    ``TWO_DEVICES_ONE_ROUND``: the case toy on two devices, which are cores. ``count_events`` counts
+    the events of a kind in the evidence of the acceptance.
+    """
     folder = tmp_path / "accept"
 
     # No round can end in 10 ms. Each of the two devices is tried, and reports that it measured

@@ -150,6 +150,12 @@ def test_node_that_never_starts_is_named_and_others_keep_their_results(cluster: 
 
 
 def test_node_without_the_shared_folder_reports_it(cluster: Cluster) -> None:
+    """``HOSTS`` are three addresses of this machine; each is a node, whose agent ssh starts.
+
+    ``cluster.out`` is the folder of the results, which all nodes must share. The lines of a shell
+    run on the second host before each command of ssh. ``--join``: for how many seconds the others
+    wait for a node.
+    """
     # The agent of the second node is told another path than the one of the shared folder.
     replace_path = f'set -- "$(echo "$*" | sed "s#{cluster.out}#/nowhere#g")"'
     cluster.run_before_ssh_command(HOSTS[1], f'case "$*" in *agent*) {replace_path};; esac')
@@ -178,6 +184,11 @@ PHASES = ("devices", "nodes", "pairs", "groups")
 def test_interrupted_phase_ends_all_nodes_and_keeps_what_was_measured(
     tmp_path: Path, phase: str
 ) -> None:
+    """Four nodes, all this machine; the signal comes as soon as ``phase`` begins.
+
+    ``PHASES`` are the phases of an acceptance in their order; ``cluster`` runs two rounds of each,
+    or three of pairs. No process of it, whose words name the folder ``out``, may be left.
+    """
     cluster = Cluster(tmp_path, tuple(f"127.0.0.{number}" for number in range(1, 5)))
     # With these limits no difference of this machine's cores fails a node.
     process = subprocess.Popen(
@@ -272,6 +283,10 @@ def test_node_clock_wrong_by_minutes_changes_no_result(cluster: Cluster) -> None
 
 @pytest.mark.nightly
 def test_two_nodes_are_accepted(tmp_path: Path) -> None:
+    """``HOSTS`` are addresses of this machine, each of which is a node with one device.
+
+    The limits 10 are so wide that no difference of this machine's cores fails a node.
+    """
     cluster = Cluster(tmp_path, HOSTS[:2])
 
     process = cluster.accept("--worse-by", "10", "--rates-worse-by", "10")

@@ -49,6 +49,10 @@ def test_error_while_planning_leaves_a_record_that_names_the_place(run_broken_ca
 
 
 def test_generator_that_raises_leaves_a_record_and_no_data(run_broken_case, tmp_path):
+    """The function of the case ``broken`` that generates its data raises; the exit code is 1.
+
+    The record names this function as its place. Generated data would be below ``cache``.
+    """
     assert run_broken_case("data_generate")[0] == 1
     assert read_record(Path("run")).cause.place == "data_generate"
     assert list((tmp_path / "cache").iterdir()) == []  # no half-made data
@@ -75,6 +79,11 @@ def test_error_of_a_case_is_reported_even_if_the_folder_has_a_record(run_broken_
 
 
 def test_broken_case_in_a_plan_file_leaves_a_record_in_each_attempt(cli, monkeypatch):
+    """The function ``data_check`` of the case ``broken`` raises before any rank starts.
+
+    The plan file has one run, ``a``, with two launches, r1 and r2. As it did not pass, the second
+    command makes a new attempt, in a folder of its own. ``CASES``: a folder of cases for tests.
+    """
     monkeypatch.setenv("TRAINMARK_CASE_PATH", str(CASES))
     Path("plan.yaml").write_text(
         "runs:\n- {case: broken, name: a, repeat: 2, device: cpu, set: {broken: data_check}}\n"
@@ -122,7 +131,12 @@ PLACE_BY_METHOD = {  # where each method of a job is called first, as the record
 def test_method_of_a_job_that_raises_leaves_a_record_that_names_the_place(
     start_run, method, place, raised, monkeypatch
 ):
-    """``method``: the one that raises; ``place``: the part of the run that the record names."""
+    """``method``: the one that raises; ``place``: the part of the run that the record names.
+
+    ``PLACE_BY_METHOD`` has further methods and their places. ``start_run`` starts a run of the case
+    ``broken``; only while ``TRAINMARK_CASE_PATH`` names the folder ``CASES`` is its code found
+    here.
+    """
     process, run_dir = start_run(f"broken={method}", f"raised={raised}", case="broken")
     code, out, err = wait_for_end(process)
     record = read_checked_record(run_dir)

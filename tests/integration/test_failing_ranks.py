@@ -50,7 +50,8 @@ def test_out_of_memory_is_the_cause(start_run):
 
 
 def test_missed_target_is_the_cause(start_run):
-    process, run_dir = start_run("lr=1e-5", "epochs=1", case="toy")  # too slow to learn
+    """One epoch of toy with a learning rate of 1e-5 does not reach the target of its recipe."""
+    process, run_dir = start_run("lr=1e-5", "epochs=1", case="toy")
     code, out, _ = wait_for_end(process)
     record = read_checked_record(run_dir)
     assert code == 1
@@ -105,6 +106,7 @@ def test_case_check_detects_a_wrong_evaluation(trainmark, monkeypatch, fault, ex
 
 
 def test_ranks_that_report_different_qualities_fail_immediately(start_run):
+    """Two ranks of the case ``faulty``, whose evaluation is not summed over the ranks."""
     # Each rank reports the quality of its own rows; even an easy target does not count then.
     process, run_dir = start_run("fault=evaluation_not_reduced", "--nproc", "2", "target=0.5")
     code, out, err = wait_for_end(process)

@@ -17,7 +17,11 @@ from trainmark.record.messages import render
 
 @pytest.fixture
 def wandb_calls(tmp_path, monkeypatch):
-    """Put the stand-in for W&B first on the path; return the file of its recorded calls."""
+    """Put the stand-in for W&B first on the path; return the file of its recorded calls.
+
+    Followers are processes of their own, so that they import the stand-in from ``STAND_INS``, which
+    writes its calls to the file in ``STAND_IN_CALLS``.
+    """
     monkeypatch.setenv("PYTHONPATH", str(STAND_INS))
     path = tmp_path / "calls.jsonl"
     monkeypatch.setenv("STAND_IN_CALLS", str(path))

@@ -8,7 +8,11 @@ from trainmark.cases.toy import data
 
 
 def raise_if_broken(recipe, name):
-    """Raise an error of the recipe's type if its broken function is the one called ``name``."""
+    """Raise an error of the recipe's type if its broken function is the one called ``name``.
+
+    The recipe has the name of the function that raises in ``broken``, and the name of a built-in
+    type of exception in ``raised``.
+    """
     if recipe.broken == name:
         raise getattr(builtins, recipe.raised)(f"planted in {name}")
 

@@ -30,6 +30,11 @@ class FaultyJob(ToyJob):
     """The toy job, whose step ``fault_step`` on rank ``fault_rank`` begins with a fault."""
 
     def __init__(self, context, data):
+        """Replace the step of the toy job by one that counts, and begins a step with the fault.
+
+        The recipe says which fault, at which step (``fault_step``, counted from 1) and on which
+        rank. ``fault`` does what goes wrong, and returns a factor of the loss, or None.
+        """
         super().__init__(context, data)
         self.num_begun_steps = 0
         take_step = self.step
