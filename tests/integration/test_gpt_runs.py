@@ -17,6 +17,11 @@ SMALL = ("num_layers=1", "hidden_size=16", "num_heads=2", "seq_length=16", "bs=4
 
 
 def test_text_is_tokenized_and_trained(trainmark, tmp_path):
+    """Text is prepared with a tokenizer, ``bpe``, and trained by two ranks that share the model.
+
+    ``write_two_files`` writes the tokenizer's files. ``SMALL`` has a tiny model, samples of 16
+    tokens (``seq_length``), a micro-batch of 4 samples (``bs``), and no target.
+    """
     # 400 documents of 30 words each.
     words = np.random.default_rng(3).choice(["hello", "world", "'s", "well", "who"], (400, 30))
     texts = [" ".join(row) for row in words]
@@ -34,8 +39,10 @@ def test_text_is_tokenized_and_trained(trainmark, tmp_path):
     process = trainmark(*args, "epochs=2", *SMALL)
     assert process.returncode == 0, process.stdout + process.stderr
     record = read_record(tmp_path / "run")
+    # The training has 949 of 1000 documents, as Megatron splits; ``sizes``: tokens of each
+    # document.
     # All documents of the split joined, cut every 16 tokens (``SMALL``); each sample once an epoch.
-    tokens = int(reader.sizes[:380].sum())  # 949 of 1000 documents, as Megatron splits
+    tokens = int(reader.sizes[:380].sum())  # 949 of 1000, of 400: 380
     samples = (tokens - 1) // 16  # each also needs the token after it, as a target
     assert record.plan.data.train_samples == samples
     assert record.counts.samples == 2 * samples

@@ -12,6 +12,11 @@ from trainmark.plan.plan import Plan
 
 
 def test_report_builds_the_record_from_events_of_a_killed_launcher(start_run, fifo, trainmark):
+    """``trainmark report`` refuses a run that still runs, and writes the record of a killed one.
+
+    ``start_run`` starts the case ``faulty``; a rank reports its fault through ``fifo``.
+    ``wait_for_fault`` returns the id of the process of that rank.
+    """
     # The ranks wait in their fifteenth step until they are killed.
     process, run_dir = start_run("--nproc", "2", "fault=wait")
     rank = psutil.Process(wait_for_fault(fifo))

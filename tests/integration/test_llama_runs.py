@@ -20,6 +20,7 @@ def test_two_ranks_train_random_weights_for_speed_only(trainmark, tmp_path):
     )
     assert process.returncode == 0, process.stdout + process.stderr
     record = read_record(tmp_path / "pair")
+    # The settings above: both ranks hold parts of one model (``fsdp``), 12 steps, no evaluation.
     assert "performance-only" in record.labels
     assert record.counts.samples == 12 * 2 * 6  # steps, ranks, and the recipe's micro-batch
     assert record.environment["job"]["parallel"] == {"data": 2, "fsdp": True}

@@ -57,6 +57,12 @@ def test_guide_shows_the_files_of_the_template(page: str) -> None:
 def test_template_creates_a_case_with_the_given_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """``write_new_case`` writes the files of the template as a case, and returns its folder.
+
+    ``FILES_OF_A_CASE``: the names of these files. ``PATH_VARIABLE`` is the environment variable
+    with the folder in which the program looks for cases. ``find_definition_faults`` lists what is
+    wrong with the definition of a case.
+    """
     folder = write_new_case("points", tmp_path / "cases")
     assert sorted(path.name for path in folder.iterdir()) == sorted(FILES_OF_A_CASE)
     monkeypatch.setenv(cases.PATH_VARIABLE, str(folder.parent))

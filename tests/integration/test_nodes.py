@@ -112,6 +112,12 @@ def test_run_on_two_nodes_leaves_a_complete_record(run_two_nodes: Any, tmp_path:
 def test_a_follower_reads_the_files_of_nodes_while_they_write_them(
     run_two_nodes: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """A follower is a process that exports a run, here to the stand-in for W&B in ``STAND_INS``.
+
+    Its target ``keep`` writes each call as a line of JSON into ``calls``. ``Here`` is a launcher
+    that starts two nodes as processes of this machine. A remark would be about a fault of the
+    follower.
+    """
     calls = tmp_path / "calls.jsonl"
     monkeypatch.setenv("PYTHONPATH", str(STAND_INS))
     monkeypatch.setenv("STAND_IN_CALLS", str(calls))
@@ -176,6 +182,7 @@ def test_a_killed_node_leaves_no_process_and_a_partial_record(run_two_nodes: Any
 
 @pytest.mark.nightly
 def test_node_without_the_interface_of_a_variable_is_named(run_two_nodes: Any) -> None:
+    """``Here`` starts nodes on this machine; the given lines of a shell come before node 1."""
     # An interface that this machine does not have.
     record = run_two_nodes(Here({1: "export GLOO_SOCKET_IFNAME=eth9\n"}))
     assert (record.status, record.cause.kind) == ("failed", "node_refused")

@@ -15,6 +15,13 @@ from trainmark.record.record import describe_schema, read_record
 
 
 def test_distilbert_on_two_ranks_from_command_to_page(trainmark, tmp_path):
+    """A run of DistilBERT, with 8 rows a step and rank (``bs``), and all that it leaves.
+
+    A record has counts of all ranks, times of named spans, and figures: ``p_whole`` is the
+    throughput of the whole training, ``p_train`` without the time of evaluations, ``p_core``
+    without that of waiting for data either. The pages say whether the result may be quoted;
+    generated data may not.
+    """
     process = trainmark("run", "distilbert_sst2", "--nproc", "2", "bs=8", "--out", "run")
     assert process.returncode == 0, process.stdout + process.stderr
     record = read_record(tmp_path / "run")
@@ -78,6 +85,11 @@ def test_repeated_windows_of_a_real_run_have_no_difference(trainmark, tmp_path):
 def test_another_process_on_the_device_is_named_before_and_in_the_record(
     tmp_path, monkeypatch, capsys
 ):
+    """Two processes are pretended to use the device: the run warns of the one that computes.
+
+    3 << 30 bytes are 3 GiB, and 4 << 20 are 4 MiB. A finding is a remark in the record; a reason of
+    its trust lowers how far the result may be quoted.
+    """
     # One process may compute on the card, the other only draws the screen.
     users = [
         Occupant("Fake Card", "python (process 42)", used_bytes=3 << 30, computes=True),
@@ -103,6 +115,7 @@ def test_another_process_on_the_device_is_named_before_and_in_the_record(
 
 
 def test_repeats_are_separate_launches(trainmark, tmp_path):
+    """``--repeat 2``: two launches, in the folders r1 and r2; ``--json`` prints both records."""
     process = trainmark("run", "toy", "--repeat", "2", "--out", "runs", "--json", "--quiet")
     assert process.returncode == 0, process.stderr
     assert process.stderr == ""

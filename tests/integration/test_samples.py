@@ -153,6 +153,12 @@ def test_failing_monitor_tool_is_a_recorded_fault(fault, install_tool_vendor, tm
 
 
 def test_run_passes_although_its_sampler_was_killed(start_run, fifo):
+    """The sampler is a process that reads devices and the host during a run.
+
+    ``start_run`` starts the case ``faulty``. ``fifo``: the pipe through which its rank reports the
+    fault; ``hold``: it waits until the test writes to the pipe ``go``. ``sampling`` is the first
+    event of the sampler, which says that it has started.
+    """
     # The rank waits in a step until the sampler is dead.
     process, run_dir = start_run("fault=hold")
     wait_for_fault(fifo)
@@ -168,6 +174,11 @@ def test_run_passes_although_its_sampler_was_killed(start_run, fifo):
 
 
 def test_a_killed_launcher_ends_sampler_and_hung_tool(start_run, fifo, install_tool_vendor):
+    """The sampler is a process that reads devices during a run, here with the tool of a vendor.
+
+    ``install_tool_vendor`` writes the vendor ``tooled``, whose tool runs this line of a shell, and
+    returns the environment that finds both. The rank reports through ``fifo`` that it waits.
+    """
     # The tool hangs, and so does a process that it starts.
     variables = install_tool_vendor("sleep 1000 & sleep 1000")
     process, run_dir = start_run("--device", "tooled", "fault=wait", **variables)

@@ -88,6 +88,10 @@ def test_two_simulated_devices_train_as_two_ranks_on_a_cpu(run, case, args):
 
 
 def test_a_full_device_ends_the_run_as_out_of_memory(run):
+    """``run`` runs the case toy on a simulated device, which here has 300,000 bytes of memory.
+
+    ``bs=512``: samples of a batch. The result is the record and the exit code.
+    """
     # The model fits, but not the activations of a large batch.
     record, code = run("toy", "full", "bs=512", STANDIN_MEMORY_BYTES="300000")
     assert (code, record.status) == (1, "oom")

@@ -25,7 +25,11 @@ raise ImportError("planted")
 
 
 def plant_modules(folder, marker, *names):
-    """Write modules that note their import in the file ``marker``, and then raise."""
+    """Write modules that note their import in the file ``marker``, and then raise.
+
+    A name may be that of a module in a package, such as ``trainmark/__init__``. ``PLANTED_MODULE``
+    is the code of each, with a place for the marker.
+    """
     for name in names:
         (folder / f"{name}.py").write_text(PLANTED_MODULE.format(marker=str(marker)))
 
@@ -64,6 +68,11 @@ def nameless_user_prefix():
 
 
 def test_run_works_for_a_user_without_a_name_and_a_home(start_run, nameless_user_prefix):
+    """``nameless_user_prefix`` are words before a command that run it as user 54321.
+
+    The table of users has no such user, and the variable ``HOME`` is not set. ``start_run`` starts
+    a run and returns its process and folder.
+    """
     process, run_dir = start_run(case="toy", prefix=nameless_user_prefix)
     code, _, err = wait_for_end(process)
     assert code == 0, err
