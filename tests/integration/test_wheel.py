@@ -72,6 +72,10 @@ def program_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_wheel_contains_the_program_and_its_data(program_folder: Path, tmp_path: Path) -> None:
+    """``program_folder`` has the programs of an environment in which the wheel is installed.
+
+    ``ROOT`` is the folder of the project; ``is_data`` tells whether a path is a file but no module.
+    """
     module_file = run_successfully(
         program_folder / "python", "-c", "import trainmark; print(trainmark.__file__)", cwd=tmp_path
     )

@@ -66,6 +66,8 @@ def test_verdict_needs_the_whole_interval_on_one_side(
 
 
 def test_longer_time_is_slower_and_more_memory_is_worse() -> None:
+    # ``make_launch`` returns a record with these figures: of A 50 s from end to end and 1 GB of
+    # memory, of B 60 s and 2 GB. All others are those of a golden record.
     # All launches of B run after those of A.
     a = [
         make_launch(
@@ -181,6 +183,11 @@ def make_early_failure(name: str) -> Record:
 
 @pytest.mark.parametrize("failed_of", ["a", "b", "ab"])
 def test_launch_that_failed_before_its_model_was_built_is_excluded(failed_of: str) -> None:
+    """Each side has five launches that passed; one is added to the sides in ``failed_of``.
+
+    ``RATES_NEAR_100``: throughputs of five launches; those of B are a tenth lower. ``allowed`` are
+    differences of the work that the user allowed; ``left_out`` are launches that do not count.
+    """
     sides = {
         "a": make_series("a", RATES_NEAR_100),
         "b": make_series("b", multiply(RATES_NEAR_100, factor=0.9), first_minute=10),
@@ -200,6 +207,11 @@ def test_launch_that_failed_before_its_model_was_built_is_excluded(failed_of: st
 
 
 def test_side_with_only_failed_launches_has_too_little_data() -> None:
+    """Five launches that passed are compared with one that failed before its model was built.
+
+    ``RATES_NEAR_100``: throughputs of the five. ``figure.launches``: how many launches of A and of
+    B count.
+    """
     comparison = compare(make_series("a", RATES_NEAR_100), [make_early_failure("b1")])
     assert (comparison.verdict, comparison.exit_code) == ("too_little_data", 3)
     assert [figure.launches for figure in comparison.figures] == [(5, 0)]
@@ -282,6 +294,7 @@ def test_wrong_arguments_are_refused(arguments: dict[str, Any], says: str) -> No
 
 
 def test_same_run_twice_and_an_empty_side_are_refused() -> None:
+    """``RATES_NEAR_100``: throughputs of five launches."""
     a = make_series("a", RATES_NEAR_100)
     with pytest.raises(UsageError, match="given twice"):
         compare(a, a)
@@ -367,6 +380,11 @@ def test_another_case_or_data_set_is_refused_in_one_sentence(key: str) -> None:
 
 
 def test_other_model_is_refused_even_if_its_recipe_is_allowed() -> None:
+    """B has another limit of the steps, which is allowed, and another model, which never is.
+
+    ``RATES_NEAR_100``: throughputs of five launches, the same on both sides. A has the number of
+    parameters of the golden record, B has 7.
+    """
     b = []
     for launch in make_series("b", RATES_NEAR_100, recipe={"max_steps": 7}):
         # Another number of parameters is another model.
@@ -432,7 +450,8 @@ def test_other_numbers_of_ranks_show_the_efficiency(swapped: bool) -> None:
 
 
 def test_equal_batch_of_all_ranks_is_strong_scaling() -> None:
-    # 192 samples a step on 2 and on 8 ranks.
+    """One launch a side, with 100 and 300 samples/s of all ranks together."""
+    # 192 samples a step on 2 and on 8 ranks: 2 x 96 and 8 x 24.
     a = make_series_at_ranks("a", [100.0], nproc=2, micro_batch_size=96)
     b = make_series_at_ranks("b", [300.0], nproc=8, minute=10, micro_batch_size=24)
     comparison = compare(a, b)  # 3 times the throughput on 4 times the ranks: 0.75
@@ -442,6 +461,10 @@ def test_equal_batch_of_all_ranks_is_strong_scaling() -> None:
 
 @pytest.mark.parametrize("key", ["max_epochs", "epochs"])
 def test_scaling_is_shown_with_allowed_differences(key: str) -> None:
+    """One launch a side, with 100 samples/s on 2 ranks and 360 on 8, and other epochs.
+
+    The batch of each rank is the same, so that this is weak scaling.
+    """
     a, b = (
         make_series_at_ranks("a", [100.0], nproc=2, max_epochs=10),
         make_series_at_ranks("b", [360.0], nproc=8, minute=10, max_epochs=2),
@@ -456,6 +479,7 @@ def test_scaling_is_shown_with_allowed_differences(key: str) -> None:
 
 
 def test_efficiency_above_one_has_a_doubt() -> None:
+    """One launch a side: 100 samples/s on 1 rank, and 733 on 2 ranks."""
     comparison = compare(
         make_series_at_ranks("a", [100.0], nproc=1),
         make_series_at_ranks("b", [733.0], nproc=2, minute=10),
@@ -469,6 +493,12 @@ def test_efficiency_above_one_has_a_doubt() -> None:
 
 
 def test_allowed_ranks_are_compared_and_other_work_is_refused() -> None:
+    """Five launches a side with equal throughputs, ``RATES_NEAR_100``, on 2 and on 8 ranks.
+
+    ``ran_world`` is the name of this difference. A has 96 samples of a rank in each step, 192 in
+    all; 11 samples on 8 ranks, or 3 x 96 on each of them, equal neither of these numbers.
+    """
+
     def make_b(**recipe: Any) -> Any:
         return make_series_at_ranks("b", RATES_NEAR_100, nproc=8, minute=10, **recipe)
 
@@ -489,6 +519,10 @@ def test_allowed_ranks_are_compared_and_other_work_is_refused() -> None:
 
 
 def test_each_side_has_its_trust() -> None:
+    """The launches of B have generated data, which is a reason not to quote them.
+
+    ``RATES_NEAR_100``: throughputs of five launches, the same on both sides; A has no reason.
+    """
     doubtful = grade_reasons([message("trust_generated_data")])
     a, b = (
         make_series("a", RATES_NEAR_100),

@@ -115,6 +115,7 @@ def test_all_launches_of_other_work_break_the_closed_rules(
 
 
 def test_four_launches_are_too_few_and_no_launch_is_error() -> None:
+    """The rules want five launches; each of these follows all other rules."""
     assert list_broken_rules([make_launch_with_plan()] * 4) == {"launches"}
     with pytest.raises(RecordError):
         check_rules([])
@@ -122,6 +123,11 @@ def test_four_launches_are_too_few_and_no_launch_is_error() -> None:
 
 @pytest.mark.parametrize("name", cases.list_names())
 def test_shipped_cases_have_rules_that_fit_published_rules(name: str) -> None:
+    """A case has its rules in a file, ``RULES_FILE``, and facts of other benchmarks' rules.
+
+    ``samples_per_pass``: the training rows of a data set by the published rules; None: they do not
+    say.
+    """
     assert (cases.get_folder(name) / RULES_FILE).is_file()
     rules, published = read_rules(cases.load(name)), reference.read_references(name)
     if published.samples_per_pass is not None:
@@ -172,6 +178,10 @@ def test_file_of_case_overrides_general_rules(
     [("[closed", "cannot be read"), ("[closed]\nlaunches = 0", "closed.launches")],
 )
 def test_malformed_file_is_named(make_outside_case: Any, text: str, expected_text: str) -> None:
+    """A file of rules that is no TOML, and one that wants no launches at all.
+
+    ``make_outside_case`` makes a case with this text as its ``rules.toml``, and returns its name.
+    """
     name = make_outside_case(text)
     with pytest.raises(UsageError, match=expected_text) as fault:
         read_rules(cases.load(name))

@@ -101,6 +101,10 @@ def test_failed_or_refuted_run_is_rejected_as_baseline() -> None:
 
 
 def test_run_is_not_its_own_baseline() -> None:
+    """A run of two launches is judged against launches among which are its own.
+
+    ``make_launches`` returns a launch, a-r1, a-r2 …, for each of these values of ``p_train``.
+    """
     runs = make_launches("a", [100.0, 101.0])
     with pytest.raises(UsageError) as caught:
         list(judge_against_baseline(runs, runs, ["p_train"]))
@@ -216,6 +220,10 @@ def test_quality_is_judged_by_its_direction() -> None:
 
 
 def test_missing_figure_fails() -> None:
+    """``gone`` is a launch whose figure ``p_train`` has no value; that of the baseline is 100.
+
+    ``read_verdicts`` returns figure, verdict and exit code of each judgement.
+    """
     gone = make_launch("x").model_copy(
         update={
             "figures": {
@@ -270,6 +278,10 @@ def test_run_with_forced_expert_balance_is_other_work_than_training() -> None:
 
 
 def test_failed_or_refuted_runs_fail_and_others_are_judged() -> None:
+    """``OOM``: fields of the record of a run that ended out of memory. Refuted: altered files.
+
+    ``read_verdicts`` returns figure, verdict and exit code of each judgement.
+    """
     refuted = make_launch(
         "refuted", trust=grade_reasons([message("evidence_altered", file="plan.json")])
     )
@@ -349,6 +361,10 @@ RATES_NEAR_100 = list(100 * (1 + 0.005 * np.random.default_rng(5).standard_norma
 
 
 def test_night_within_the_usual_scatter_passes() -> None:
+    """The last of 40 nights is judged by the 39 before it.
+
+    ``RATES_NEAR_100``: the rates of the nights, 100 with a noise of 0.5%.
+    """
     judgement = judge_last_night(RATES_NEAR_100[:40])
     assert (judgement.verdict, judgement.message.code) == ("passed", "gate_usual_passed")
     assert judgement.message.args["expected"] == pytest.approx(100.0, rel=0.005)
