@@ -42,7 +42,7 @@ def test_text_is_tokenized_and_trained(trainmark, tmp_path):
     # The training has 949 of 1000 documents, as Megatron splits; ``sizes``: tokens of each
     # document.
     # All documents of the split joined, cut every 16 tokens (``SMALL``); each sample once an epoch.
-    tokens = int(reader.sizes[:380].sum())  # 949 of 1000, of 400: 380
+    tokens = int(reader.sizes[:380].sum())  # 0.949 x 400, rounded
     samples = (tokens - 1) // 16  # each also needs the token after it, as a target
     assert record.plan.data.train_samples == samples
     assert record.counts.samples == 2 * samples

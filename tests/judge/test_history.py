@@ -160,6 +160,11 @@ def test_step_counts_until_level_returns_or_fifteen_runs_have_passed() -> None:
 
 
 def test_step_is_found_in_values_without_noise() -> None:
+    """The values are 5 in the runs 0 to 14, and 6 in the runs 15 to 23.
+
+    The first argument has the time of each value, here its number. A change is the first value of a
+    new level, with the levels before and after it.
+    """
     data = [5.0] * 15 + [6.0] * 9
     assert change_points(range(24), data) == [Change(time=15, index=15, before=5.0, after=6.0)]
     assert change_points(range(9), data[:9]) == []  # all are equal

@@ -42,6 +42,7 @@ def test_launches_have_a_geometric_mean_and_students_interval() -> None:
 
 
 def test_fewer_than_five_values_have_range() -> None:
+    # The mean is geometric, the root of 1 x 4; the bounds are the least and the largest value.
     summary = summarize_launches([1.0, 4.0])
     assert (summary.mean, summary.low, summary.high, summary.is_range) == (
         pytest.approx(2),
@@ -49,7 +50,7 @@ def test_fewer_than_five_values_have_range() -> None:
         4,
         True,
     )
-    # A ratio then has no interval at all.
+    # A ratio, here 2 / 1, has no interval at all if a side has fewer than five values, here four.
     assert estimate_ratio([1.0] * 5, [2.0] * 4) == (pytest.approx(2.0), None, None)
 
 
@@ -78,6 +79,10 @@ def test_ratio_of_two_groups_has_welchs_interval() -> None:
 
 
 def test_trend_is_a_significant_change() -> None:
+    """``estimate_trend`` returns the relative change from one launch to the next.
+
+    It is None if chance explains the change. Each row is a side of five launches.
+    """
     rng = np.random.default_rng(3)
     noise = np.exp(0.002 * rng.standard_normal((2, 5)))
     drift = np.exp(0.006 * np.arange(10)).reshape(2, 5)
@@ -91,6 +96,10 @@ def test_trend_is_a_significant_change() -> None:
 
 
 def test_step_times_are_proportional_only_for_a_copy() -> None:
+    """50 times of a step, near 0.1 s with a noise of 1%, in ns.
+
+    Proportional: all of them multiplied by 0.93. Not so: the same times in another order.
+    """
     rng = np.random.default_rng(4)
     times = (1e8 * (1 + 0.01 * rng.standard_normal(50))).astype(int)
     assert is_proportional(times.tolist(), (0.93 * times).astype(int).tolist())
@@ -125,6 +134,11 @@ def test_coverage_of_intervals_matches_page(kind: str) -> None:
 
 
 def test_detected_differences_match_page() -> None:
+    """The page docs/compare.md has a table with a row for noise of 1%; [0] is its first column.
+
+    The page has percent from more repetitions than the 800 here, so that chance moves each number
+    by up to 2.5.
+    """
     # Five launches a side with 1% noise: the loss that nine of ten comparisons call slower, and of
     # equal sides the share that is found equal, and the share that is called slower by chance.
     loss, equal, false = measure_power(count=5, cv=0.01, repetitions=800, seed=9)
@@ -134,6 +148,11 @@ def test_detected_differences_match_page() -> None:
 
 
 def test_false_drifts_are_as_frequent_as_page_says() -> None:
+    """``measure_trends`` returns the share of comparisons in which chance looks like a drift.
+
+    The launches are simulated, with a noise of 1% (``cv``) and no drift. The page docs/compare.md
+    has the share in percent.
+    """
     # The first column: percent of comparisons with five launches a side.
     (known,) = read_documented_table("false alarms, CV 1%")[0]
     assert 100 * measure_trends(count=5, cv=0.01, repetitions=800, seed=9) == pytest.approx(

@@ -189,6 +189,12 @@ def test_outer_mounts_precede_inner_mounts(plan: Plan) -> None:
 
 
 def test_folder_of_a_program_is_writable_and_data_is_not(plan: Plan) -> None:
+    """``list_mounts`` returns the folders of the node that a container gets, in their order.
+
+    The run's folder is /runs/a, the program's is /users/mine; both are writable, as ``read_only``
+    is False unless it is given. A cluster file that names data adds it for this program too.
+    ``StepWork`` and ``starts_ranks`` do not matter here.
+    """
     # The run of a user's own program, which need not read the data that the plan names.
     spec = WitnessSpec(name="mine", precision="fp32", step=StepWork(samples=8))
     witness = Witness(spec=spec, command=("python",), folder="/users/mine", starts_ranks=False)
@@ -201,6 +207,11 @@ def test_folder_of_a_program_is_writable_and_data_is_not(plan: Plan) -> None:
 
 
 def test_every_accelerator_declares_its_container_options() -> None:
+    """A vendor's ``container_needs`` say how a container gets its devices.
+
+    These are patterns of device files, further mounts, and options by runtime; ``RUNTIMES`` are
+    docker, podman and apptainer.
+    """
     for vendor in devices.list_vendors().values():
         if vendor.counts_cores or vendor.name in ("apple", "imaginary"):
             continue  # the CPU, a vendor without containers, and the example vendor of the docs
@@ -217,6 +228,11 @@ def test_every_accelerator_declares_its_container_options() -> None:
 
 @pytest.mark.parametrize("container", [None, {"image": "a"}, {"image": "a", "runtime": "pyxis"}])
 def test_a_local_run_is_not_in_the_container_of_an_engine(container: Any) -> None:
+    """A cluster file without a container, and two whose container no local runtime starts.
+
+    pyxis is a plugin of Slurm, an engine. A remote target is where a run goes if not to this
+    machine itself.
+    """
     cluster = Cluster.model_validate({"container": container})
     assert cluster.find_remote_target("local") is None
     # The container of this cluster, if any, is for an engine: ``docker`` must be set for this one.
@@ -234,6 +250,10 @@ def test_run_without_a_launcher_is_in_the_container_of_the_cluster_file() -> Non
 
 
 def test_missing_image_is_reported_before_a_run(node: Path, plan: Plan) -> None:
+    """The fake docker has one image alone, which ``make_site`` names unless it is given another.
+
+    ``node`` is the folder of a node with its programs; ``check`` raises nothing if all is well.
+    """
     install_program(node, "docker")
     Container().check(set_data_folder(node, plan), make_site())
     with pytest.raises(EnvironmentFault, match="no such image: other:2"):
@@ -243,6 +263,10 @@ def test_missing_image_is_reported_before_a_run(node: Path, plan: Plan) -> None:
 def test_end_of_a_container_is_described_by_the_message_of_its_runtime(
     plan: Plan, tmp_path: Path
 ) -> None:
+    """``start_job`` starts a command as the job of a run; here one that fails like docker.
+
+    The job made from the plan alone has no process of its own to read from.
+    """
     container_plan = plan.model_copy(update={"launcher": "container", "run_dir": str(tmp_path)})
     # As docker fails; output and errors are one text.
     script = "echo 1; echo no such image >&2; echo; echo see --help; exit 125"

@@ -45,6 +45,7 @@ def test_a_pasted_script_writes_into_no_other_folder(tmp_path: Path) -> None:
 
 
 def test_site_file_is_read_and_its_words_stay_text(tmp_path: Path) -> None:
+    """A cluster file in YAML: the launcher, the number of nodes, and settings of ssh and Slurm."""
     file = tmp_path / "cluster.yaml"
     file.write_text(
         "launcher: slurm\nnodes: 16\nssh: {run_root: /scratch}\n"
@@ -71,6 +72,11 @@ def test_site_file_is_read_and_its_words_stay_text(tmp_path: Path) -> None:
     ],
 )
 def test_error_in_a_site_file_names_its_key(tmp_path: Path, text: str, word: str) -> None:
+    """``text``: a cluster file with one error; ``word``: the path of its key in the message.
+
+    The errors: a misspelled key, a word for a number, a mapping for a text, a port above 65535, a
+    name that no variable can have, a mount without a target, and one with a comma.
+    """
     file = tmp_path / "cluster.yaml"
     file.write_text(text)
     with pytest.raises(UsageError) as caught:
@@ -82,6 +88,10 @@ def test_error_in_a_site_file_names_its_key(tmp_path: Path, text: str, word: str
 def test_site_file_is_optional_but_a_named_one_must_exist(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Without a path, the file is trainmark/cluster.yaml in the user's folder of settings.
+
+    Without this file, too, all settings have their defaults, as in ``Cluster()``.
+    """
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     assert read_cluster(path=None) == Cluster()
     with pytest.raises(UsageError):
@@ -99,6 +109,10 @@ def test_site_file_is_optional_but_a_named_one_must_exist(
     ],
 )
 def test_error_without_a_site_file_says_how_to_pass_one(fix: str | None, instruction: str) -> None:
+    """``Cluster()`` has only defaults, as without a file; ``ssh.hosts`` is the missing key.
+
+    ``fix``: what to write into a file; None: the error says to set the key.
+    """
     error = Cluster().build_error("ssh.hosts", "no host is given", fix=fix)
     assert error.what == "no host is given, and there is no cluster file"
     assert error.fix == (

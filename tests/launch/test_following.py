@@ -133,6 +133,11 @@ def test_job_that_does_not_end_is_abandoned_after_its_time_limit(
 
 
 def test_submitting_command_saves_the_job_id(plan: Plan) -> None:
+    """The output of a command that submits, here 7, is the id of its job, for ``job.id``.
+
+    ``cp`` in the same command copies that file, which therefore exists already. A command that
+    fails is an error with the text that it printed.
+    """
     # Its id is saved while the command still runs: this process may be killed before it ends.
     text = "echo 7; cp job.id seen"
     launchers.start_job(

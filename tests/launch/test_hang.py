@@ -142,6 +142,11 @@ sys.stdin.read()
 
 
 def test_real_rank_missing_from_a_collective_is_named(tmp_path: Path) -> None:
+    """``RANK`` is a program that starts one of two ranks, and prints "ready" when it has begun.
+
+    On the signal ``STACKS_SIGNAL`` a rank writes the stacks of its threads into its file.
+    ``group_ranks`` reads these files, and returns the ranks at each place of the code.
+    """
     code = tmp_path / "rank.py"
     code.write_text(RANK)
     files = {rank: tmp_path / f"stacks.rank{rank}.txt" for rank in (0, 1)}

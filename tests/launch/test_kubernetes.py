@@ -118,6 +118,9 @@ def test_manifests_are_valid_by_the_published_schema(settings: dict[str, Any], g
     """Settings of a cluster with the keys that are needed, and with all keys.
 
     A manifest is the description of a job that Kubernetes gets.
+
+    ``read_schema`` returns the published schema of a JobSet, which forbids unknown fields. The plan
+    has a time limit of 1,800 s.
     """
     text = render_manifest(make_plan(), make_site(settings))
     manifest = yaml.safe_load(text)
