@@ -319,6 +319,11 @@ def test_states_are_asked_for_by_the_label_of_the_manifest(cluster: Path, tmp_pa
 
 
 def test_the_cluster_checks_the_manifest_before_submission(cluster: Path, tmp_path: Path) -> None:
+    """``cluster`` is the folder of a fake kubectl; ``read_calls`` returns the words of each call.
+
+    A manifest is the description of a job. With ``--dry-run=server`` a cluster checks it, but makes
+    nothing. ``_REQUIRED_KEYS``: the least settings that a cluster needs.
+    """
     plan = make_plan()
     Kubernetes().check(plan, make_site(_REQUIRED_KEYS))
     assert "--dry-run=server" in read_calls(cluster)[-1]

@@ -27,6 +27,7 @@ def toy_plan() -> Plan:
 
 
 def test_folder_in_which_another_run_begins_is_refused(tmp_path: Path) -> None:
+    """``lock_folder`` holds the folder as a run does that begins there."""
     with (
         lock_folder(tmp_path),
         pytest.raises(EnvironmentFault, match="another run uses the folder"),
@@ -61,6 +62,7 @@ def test_rank_gets_its_number_in_the_environment(tmp_path: Path) -> None:
 def test_invalid_thread_count_is_refused_before_anything_starts(
     toy_plan: Plan, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, thread_count: str
 ) -> None:
+    """``thread_count``: values of ``OMP_NUM_THREADS``, whose numbers must be 1 at least."""
     monkeypatch.setenv("OMP_NUM_THREADS", thread_count)
     run_dir = tmp_path / "run"
     plan = toy_plan.model_copy(update={"run_dir": str(run_dir)})
@@ -72,6 +74,11 @@ def test_invalid_thread_count_is_refused_before_anything_starts(
 
 
 def test_use_by_others_is_busy_time_minus_that_of_our_processes() -> None:
+    """A reading has three counters, which only grow: times in s of all cores together.
+
+    ``busy_s``: in which they computed; ``total_s``: in which they could have; ``children_s``: of
+    our own processes. In the last reading 1 s was busy, but our processes claim 2.
+    """
     before = processes.CpuUse(busy_s=100.0, total_s=1000.0, children_s=5.0)
     later = processes.CpuUse(busy_s=112.0, total_s=1020.0, children_s=13.0)
     # Of 20 s of all cores 12 were busy, and our processes used 8 of these.
@@ -85,6 +92,11 @@ def test_use_by_others_is_busy_time_minus_that_of_our_processes() -> None:
 def test_failed_planning_is_recorded_whatever_the_case_raised(
     toy_plan: Plan, tmp_path: Path
 ) -> None:
+    """The case toy is pretended to raise an error in its function ``data_check``.
+
+    ``UnplannableError`` holds the error and the plan as far as it was made; ``source`` is a place
+    in the code of the case. The record names the function, and its text has the value NaN.
+    """
     plan = toy_plan.model_copy(update={"run_dir": str(tmp_path / "run")})
     # Its message has a code of its own, and arguments but no text.
     error = DivergedError("loss_not_finite", value="nan", step=3)

@@ -97,6 +97,8 @@ def test_variable_that_the_vendor_records_is_checked_whatever_its_prefix():
     """The library is ``nccl`` to torch, but its own variables begin with ``BKCL_``.
 
     The fixture ``machine`` has no interface whose name begins with ``bond``.
+
+    ``recorded``: names of the variables that the vendor's library reads.
     """
     with pytest.raises(UsageError):
         check_network("nccl", recorded=("BKCL_*",), BKCL_SOCKET_IFNAME="bond")

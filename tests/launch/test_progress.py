@@ -95,6 +95,11 @@ def test_line_of_a_program_without_a_known_loss_shows_no_loss(plan: Plan, tmp_pa
 
 
 def test_narrow_line_drops_parts_and_keeps_the_speed() -> None:
+    """A part is a text and its priority, such as ``progress._STEP``; the least is dropped first.
+
+    ``format_line`` joins the texts of all parts; ``fit_line`` returns label and parts in a line
+    that is no wider than the terminal.
+    """
     parts = [
         ProgressPart("step 400/4000", progress._STEP),
         ProgressPart("142.4 samples/s", progress._SPEED),
@@ -121,6 +126,10 @@ def test_narrow_line_drops_parts_and_keeps_the_speed() -> None:
 
 
 def test_wide_characters_of_a_label_take_two_columns() -> None:
+    """The label is two Chinese characters; ``fit_line`` drops parts until the line fits.
+
+    A part is a text and its priority. If one column is missing, the memory is dropped first.
+    """
     parts = [
         ProgressPart("1 samples/s", progress._SPEED),
         ProgressPart("0.5 GiB", progress._MEMORY),

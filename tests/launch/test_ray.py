@@ -54,6 +54,7 @@ class _Handler(BaseHTTPRequestHandler):
         pass
 
     def do_GET(self) -> None:
+        """Send the answer that the server has for the path of a job, or 404 if it has none."""
         answer = self.server.answers.get(self.path.removeprefix("/api/jobs/"))
         self.send_response(404 if answer is None else 200)
         self.end_headers()
@@ -116,6 +117,11 @@ def test_a_node_is_asked_for_its_devices(
 
 
 def test_unreachable_cluster_is_reported_before_submission(plan: Plan) -> None:
+    """``Dashboard`` is a server with the HTTP API of a Ray cluster, until its block ends.
+
+    ``make_site`` returns a cluster file that names this address; ``where`` is the place of the
+    fault in the error.
+    """
     with Dashboard() as closed:
         url = closed.url  # of a port that nothing listens to any more
     with pytest.raises(EnvironmentFault) as refused:

@@ -317,6 +317,11 @@ def test_run_impossible_on_this_machine_is_skipped_with_its_reason(
     vendors: dict[str, FakeVendor],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """``vendors``: the machine has two devices of a fake vendor, and a CPU of four cores.
+
+    The plan file has a run with one rank, ``sp``, one with 8 ranks on devices, and one with 5 on
+    cores. Unless ``device`` says which, the runs use the fake vendor.
+    """
     text = """\
 runs:
 - {case: toy, name: sp}
@@ -343,7 +348,13 @@ runs:
 def test_submitted_job_is_awaited_and_its_launch_kept(
     tmp_path: Path, launcher: Launcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As after SIGKILL of the launcher, which an engine's job outlives."""
+    """As after SIGKILL of the launcher, which an engine's job outlives.
+
+    A plan file with two launches of a, r1 and r2. ``missing`` has the plans of launches to do; the
+    folder of the first one is made as if its job had been submitted. ``attach`` and ``follow``
+    stand for those of the program: they find the job, and wait until it has left its record. The
+    fake launcher then has only r2 to launch, in a new attempt, ``a-2``.
+    """
     text = "runs:\n- {case: toy, name: a, launcher: slurm, device: cpu, repeat: 2}\n"
     plan = check_plan_text(tmp_path, text)[0].missing[0]  # of the first launch
     folder = Path(plan.run_dir)
@@ -385,6 +396,10 @@ def test_every_entry_is_checked_before_the_first_starts(
     line: str,
     expected_error: str,
 ) -> None:
+    """``line``: the second run of a plan file, which has an error; the first has none.
+
+    ``launched``: what the fake launcher launched. The runs would be in the folder ``runs``.
+    """
     with pytest.raises((UsageError, DataError)) as caught:
         run_plan_text(f"runs:\n- {{case: toy, name: first}}\n- {line}\n")
     message = str(caught.value)
@@ -397,7 +412,11 @@ def test_every_entry_is_checked_before_the_first_starts(
 def test_folder_of_a_single_run_is_refused_for_a_plan(
     run_plan_text: Callable[..., list[SeriesEntry]], launcher: Launcher, tmp_path: Path
 ) -> None:
-    """As after `trainmark run CASE --out runs/plan`."""
+    """As after `trainmark run CASE --out runs/plan`.
+
+    ``PLAN_OF_A_AND_B``: a plan file with two runs, which by default are in runs/plan. The plan of
+    one of them, run elsewhere before, is saved there as a single run would.
+    """
     single = run_plan_text(PLAN_OF_A_AND_B, out=tmp_path / "other")[0].records[0].plan
     launcher.launched.clear()
     (tmp_path / "runs/plan").mkdir(parents=True)
@@ -411,6 +430,8 @@ def test_folder_of_a_single_run_is_refused_for_a_plan(
 def test_two_calls_never_share_a_folder(
     run_plan_text: Callable[..., list[SeriesEntry]], launcher: Launcher, tmp_path: Path, cli: Any
 ) -> None:
+    # ``PLAN_OF_A_AND_B``: the text of a plan file with two runs, written to plan.yaml. The fake
+    # launcher leaves a record for each; before it does, the same plan is run by a second command.
     second_commands: list[tuple[int, str, str]] = []  # exit code, output and errors of each
     entries = check_plan_text(tmp_path, PLAN_OF_A_AND_B)
 
