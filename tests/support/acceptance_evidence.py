@@ -87,6 +87,7 @@ class DeviceEvidence:
 
     def write_all_phases(self, pair_rounds: int = 2) -> None:
         """Write the rounds of single devices, then ``pair_rounds`` rounds of each pair."""
+        # ``DEVICES`` has the names of all four devices, which make six pairs.
         self.write_device_phase(DEVICES)
         for number in range(pair_rounds):
             for first, second in combinations(DEVICES, 2):
@@ -118,6 +119,7 @@ class DeviceEvidence:
         Args:
             fault: what both ranks say of the result of their all-reduce; None: it was right.
         """
+        # A device's usual step takes 0.1 s. ``_VARIATION`` has a factor near 1 for each round.
         usual_s = 2 * max(self.step_s.get(name, 0.1) for name in (first, second))
         seconds = {"step": [_VARIATION[number] * self.link_s.get((first, second), usual_s)]}
         results = [
@@ -132,6 +134,7 @@ class DeviceEvidence:
         Args:
             fault: what every rank says of the result of its all-reduce; None: it was right.
         """
+        # ``DEVICES`` and ``NODE``: the names of the four devices and of their machine.
         results = [
             # 0.4 s: the usual time of a step on four devices, twice that of a pair.
             self._result(name, rank, {"step": [0.4]}, trainings=[], fault=fault)
@@ -145,6 +148,8 @@ class DeviceEvidence:
         """Write a round that failed.
 
         Args:
+            phase: ``devices``, ``pairs`` or ``nodes``: what took part in the round.
+            members: the names of those that took part.
             reason: ``deadline``, ``failed`` (an error) or ``stopped`` (a signal to the acceptance).
         """
         self.writer.write(
@@ -153,7 +158,7 @@ class DeviceEvidence:
             round=number,
             members=list(members),
             reason=reason,
-            error="why",
+            error="why",  # any text
         )
 
     def _result(
@@ -183,7 +188,14 @@ class DeviceEvidence:
         )
 
     def _write(self, phase: str, number: int, members: tuple[str, ...], results: Any) -> None:
-        """Write a round; ``members``: the devices or nodes that take part in it."""
+        """Write a round that was measured.
+
+        Args:
+            phase: ``devices``, ``pairs`` or ``nodes``: what took part in the round.
+            number: of the round in its phase, from 0.
+            members: the names of the devices or nodes that took part.
+            results: what each of their ranks reported.
+        """
         self.writer.write(
             Measured, phase=phase, round=number, members=list(members), results=results
         )

@@ -17,8 +17,15 @@ if TYPE_CHECKING:
 def write_recorded_run(
     folder: Path, run_id: str, *, started: str = "2026-01-02T03:04:05+00:00"
 ) -> Path:
-    """Write a run directory with a record that its evidence confirms."""
+    """Write a run directory with a record that its evidence confirms.
+
+    The plan is a stored one of the toy case, with another id. The times depend on the id.
+
+    Args:
+        started: when it was launched.
+    """
     folder.mkdir(parents=True)
+    # ``S`` is a second in nanoseconds; the events of the rank end 12 s after the launch.
     ranks_ended = make_event("ranks_ended", 13 * S, failures=[])
     launcher = _stretch_times([launch_event(started=started), ranks_ended], run_id)
     write_run(folder, launcher, _stretch_times(rank_events(), run_id))

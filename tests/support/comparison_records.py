@@ -44,7 +44,7 @@ def make_launch(
         minute: of the hour at which it started.
         figures: other values of figures, by name.
         recipe: other values of the recipe's fields.
-        steps_ns: times of its steps.
+        steps_ns: times of its steps; samples and losses of the steps are always the same.
         changes: other values of fields of the record.
     """
     base = read_golden_record()
@@ -79,7 +79,14 @@ def make_launch(
 def make_series(
     name: str, rates: Sequence[float], *, first_minute: int = 0, **changes: Any
 ) -> list[Record]:
-    """Return launches of one run, one a minute, with the same rate in all throughputs."""
+    """Return launches of one run, one a minute, with the same rate in all throughputs.
+
+    Args:
+        name: beginning of their ids.
+        rates: samples per second, one for each launch.
+        first_minute: when the first one started, as a minute of an hour.
+        changes: of each launch, as ``make_launch`` takes them.
+    """
     return [
         make_launch(
             f"{name}{number}",

@@ -38,7 +38,10 @@ def translate_headers(table: Table, lang: str = "en") -> list[str]:
 
 
 def read_datasets(chart: Chart | None, lang: str = "en") -> dict[str, Any]:
-    """Return the datasets of a chart as they are drawn."""
+    """Return the datasets of a chart as they are drawn, by their names.
+
+    They are what the chart's script on an HTML page in the language ``lang`` gets.
+    """
     assert chart is not None
     datasets: dict[str, Any] = rendering.build_script_chart(chart, lang)["datasets"]
     return datasets
@@ -55,7 +58,11 @@ def list_paragraphs(blocks: Iterable[Any], lang: str = "en") -> list[str]:
 
 
 def list_facts(blocks: Iterable[Any], lang: str = "en") -> dict[str, str]:
-    """Return the values of the facts in all ``Facts`` blocks, by the fact's name."""
+    """Return the values of the facts in all ``Facts`` blocks, by the fact's name.
+
+    ``blocks`` are the parts of a page. A ``Facts`` block has pairs of a name and a value, which are
+    translated into the language ``lang``.
+    """
     pairs = (item for block in blocks if isinstance(block, Facts) for item in block.items)
     return {translate(name, lang): translate(value, lang) for name, value in pairs}
 
@@ -89,7 +96,7 @@ class Reader(HTMLParser):
         return [tag for tag, _ in self.elements]
 
     def list_values(self, tag: str, key: str) -> list[Any]:
-        """Return the values of an attribute of all elements with a tag that have it."""
+        """Return the values of the attribute ``key`` of all elements with this tag that have it."""
         return [
             attributes_of_element[key]
             for tag_of_element, attributes_of_element in self.elements

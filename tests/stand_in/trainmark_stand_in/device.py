@@ -100,13 +100,17 @@ class StandInDevice(Accelerator):
         return StandInDevice._only
 
     def __init__(self, index: int, timeline: Timeline, memory: Memory) -> None:
-        # Set first: the base class calls ``_open``, which needs them.
+        # A timeline is the queue of the device's work; ``NAME`` is the name of the simulated
+        # device. Set first: the base class calls ``_open``, which needs them.
         self.timeline, self.device_memory = timeline, memory
         self.operations = Operations(memory, timeline)
         super().__init__(index, vendor=NAME, torch_type=NAME)
 
     def _open(self, modules: Sequence[str]) -> None:
         """Register with torch as PrivateUse1, its place for a device from outside.
+
+        ``NAME`` is what torch then calls the device. ``DeviceModule`` is the module ``torch.NAME``,
+        which answers what torch asks of a device.
 
         Args:
             modules: that real vendors import; not needed here.
@@ -137,6 +141,7 @@ class StandInDevice(Accelerator):
         return tensor  # all host memory counts as pinned
 
     def memory(self) -> MemoryUse:
+        # ``device_memory`` counts the bytes of the tensors on the device, now and at most.
         peak = self.device_memory.peak_bytes
         return MemoryUse(
             allocator_peak_bytes=peak,
@@ -146,6 +151,7 @@ class StandInDevice(Accelerator):
         )
 
     def matmul_rate(self, precision: Precision) -> MatmulRate:
+        # Matrices of 128 and 256 rows: small, as the host computes them.
         rate = measure_matmul_rate(self, precision, sizes=(128, 256), clock=self.timeline.clock)
         self.device_memory.reset_peak()  # the operands are no memory of the run
         return rate
@@ -154,6 +160,7 @@ class StandInDevice(Accelerator):
         return measure_copy_rate(self, copied_bytes=1 << 20)
 
     def describe(self) -> dict[str, Any]:
+        """Return facts for the record; ``operation_ns``: how long each operation takes."""
         return {
             "name": "Simulated accelerator",
             "vendor": self.name,

@@ -41,6 +41,7 @@ class Memory:
 
     def host_tensor(self, tensor: Tensor) -> Tensor:
         """Return the host's view of a device tensor: same memory, sizes and strides."""
+        # ``_host`` has weak references to the host's storages by the address of their bytes.
         storage = self._host[tensor.untyped_storage().data_ptr()]()
         assert storage is not None
         host = torch.empty(0, dtype=tensor.dtype)
@@ -54,7 +55,8 @@ class Memory:
         """
         storage = host.untyped_storage()
         if storage.nbytes() == 0:  # it has no address, by which storages are found
-            storage = UntypedStorage(1)
+            storage = UntypedStorage(1)  # of one byte, which has an address
+        # The tensor of the storage's bytes, seen with the type, sizes and strides of ``host``.
         return view_on_device(self._adopt(storage), host)
 
     def _adopt(self, storage: UntypedStorage) -> Tensor:
@@ -79,7 +81,7 @@ class Memory:
         return torch._C._from_dlpack(capsule)
 
     def _free(self, address: int, size: int, _: object) -> None:
-        """Forget a storage; called with its weak reference when torch frees it."""
+        """Forget a storage of this size; called with its weak reference when torch frees it."""
         del self._host[address]
         self.used_bytes -= size
 
@@ -91,7 +93,8 @@ class Memory:
 def view_on_device(base: Tensor, host: Tensor) -> Tensor:
     """Return a device tensor in the storage of ``base`` with everything else like ``host``."""
     # An empty tensor at the beginning of the storage, from which the call below counts offsets. The
-    # last argument is added to the offset of ``base``, which makes it 0.
+    # last argument is added to the offset of ``base``, which makes it 0. Torch's operation then
+    # makes a tensor of any type, shape and strides at an offset of bytes from there.
     whole_storage = _with_sizes(base, (0,), (1,), -base.storage_offset())
     offset = host.storage_offset() * host.element_size()  # in bytes
     return torch.ops.inductor._alloc_from_pool(

@@ -26,7 +26,10 @@ _INDEXING = {"aten::index", "aten::index_put", "aten::index_put_", "aten::_index
 
 
 def map_values(change: Callable[[Any], Any], value: Any) -> Any:
-    """Apply ``change`` to what the lists, tuples and dicts of a call hold."""
+    """Return the arguments or results of a call, with ``change`` applied to each value.
+
+    Lists, tuples and dicts are kept, and what they hold is changed.
+    """
     if isinstance(value, list | tuple):
         return type(value)([map_values(change, item) for item in value])
     if isinstance(value, dict):
@@ -42,6 +45,8 @@ class Operations:
 
     def register(self) -> list[torch.library.Library]:
         """Make torch call this object; it does as long as the result is alive."""
+        # PrivateUse1 is torch's name for the simulated device. "_": the rules of this library are
+        # for the operations of all namespaces; ``aten`` is that of torch's own.
         any_namespace = torch.library.Library("_", "IMPL")
         any_namespace.fallback(self.run, "PrivateUse1")  # for all operations but those below
         aten = torch.library.Library("aten", "IMPL")
@@ -67,6 +72,7 @@ class Operations:
                 return host
             return _HOST if isinstance(value, torch.device) and value.type == NAME else value
 
+        # ``map_values`` calls ``enter`` for each argument, also for those in lists.
         host_args, host_kwargs = map_values(enter, args), map_values(enter, kwargs)
         self.timeline.queue()
         if _is_waiting(operation, host_args):
@@ -78,7 +84,11 @@ class Operations:
         return map_values(lambda value: self._leave(value, tensor_pairs), result)
 
     def _leave(self, value: Any, tensor_pairs: list[tuple[Tensor, Tensor]]) -> Any:
-        """Return the device's tensor for a result of the host: an argument, its view, or new."""
+        """Return the device's tensor for a result of the host: an argument, its view, or new.
+
+        Args:
+            tensor_pairs: tensors of the call so far, each on the device and as the host sees it.
+        """
         if not isinstance(value, Tensor):
             return value
         for tensor, host in tensor_pairs:
@@ -104,6 +114,7 @@ class Operations:
         To the host it waits, as a copy to pageable memory does; from the host unless it is
         ``non_blocking``.
         """
+        # The values are copied at once; the time is queued on the device's clock.
         to_host = target.device.type != NAME
         self.host_of(target).copy_(self.host_of(source))
         self.timeline.queue()

@@ -49,16 +49,21 @@ class Timeline:
         self.waits: Counter[str] = Counter()  # number of waits by cause
         self._end_ns = 0  # host time at which all queued work is done
         self._forbidden = 0  # how many blocks of ``forbid_synchronization`` are open
-        self._lock = threading.Lock()
+        self._lock = threading.Lock()  # several threads may queue work
 
     def queue(self) -> None:
         """Append one operation. It starts when the one before it is done, never before now."""
+        # ``_end_ns``: host time at which all that was queued before is done.
         with self._lock:
             self.operations += 1
             self._end_ns = max(self._end_ns, self.clock()) + self.operation_ns
 
     def mark(self) -> Mark:
-        """Return the end of the queue without waiting for it."""
+        """Return the end of the queue without waiting for it.
+
+        A mark holds the host time at which the device reaches it: when all queued work is done, or
+        now if it is done already.
+        """
         with self._lock:
             return Mark(max(self._end_ns, self.clock()))
 

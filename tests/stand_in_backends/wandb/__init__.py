@@ -42,13 +42,18 @@ class _Run:
 
     def _record_call(self, document: dict[str, object]) -> None:
         """Append a call to the file that the test reads, and print as real programs do."""
+        # ``STAND_IN_CALLS``: the path of that file. What a backend prints goes to the follower's
+        # log.
         print("this text of a backend's program stands in the follower's log", flush=True)
         with Path(os.environ["STAND_IN_CALLS"]).open("a", encoding="utf-8") as file:
             file.write(json.dumps(document) + "\n")
 
 
 def init(project: str, **_: object) -> _Run:
-    """Open a run, as W&B does; for the project called ``refuse`` there is no server."""
+    """Open a run, as W&B does; for the project called ``refuse`` there is no server.
+
+    This module stands in for W&B in a follower, the process that sends a run's values to it.
+    """
     if project == "refuse":
         raise ConnectionError("no server at example.org")
     assert "torch" not in sys.modules  # a follower must not load it: it takes a device's memory
