@@ -346,6 +346,8 @@ def make_two_ranks(tmp_path: Path, first: dict[str, Any], second: dict[str, Any]
 
 
 def test_ranks_that_scored_the_validation_data_together_agree(plan: Plan, tmp_path: Path) -> None:
+    # By default, ``make_evaluation`` has 500 rows with a mean score of 0.8. So two ranks scored all
+    # of the 1,000 validation rows, and both report their mean, 0.8, as the quality.
     assert (
         find_cause(plan, make_two_ranks(tmp_path, make_evaluation(0.8), make_evaluation(0.8)))
         is None
@@ -402,8 +404,11 @@ def test_wrong_evaluation_over_ranks_is_named(
     second: dict[str, Any],
     expected: tuple[str, Any],
 ) -> None:
-    # ``number``: of the evaluation, from 1. In the last case, 8 of the scored rows are training
-    # rows: of 128 that the ranks know.
+    # Evaluations of two ranks, each by default of 500 rows with a total score of 400 (a mean of
+    # 0.8): ranks that report different values, or different numbers of rows; 500 + 499 rows; a
+    # value that is not the mean; a weight of 2 + 2 where each of 1,000 rows should count; and
+    # training rows. ``number``: of the evaluation, from 1. In the last case, 4 + 4 of the scored
+    # rows are training rows: of 128 that the ranks know, 64 each.
     assert find_cause(plan, make_two_ranks(tmp_path, first, second)) == expected
 
 

@@ -45,6 +45,8 @@ def test_metrics_page_has_the_row_of_every_figure_in_order(lang: str, page: str)
     "name", [name for name in cases.list_names() if cases.load(name).page.figures]
 )
 def test_readme_of_a_case_shows_its_figures(name: str) -> None:
+    # ``page.figures`` are figures that a case has besides those of all cases. ``format_row`` gives
+    # the row of a table that documents a figure.
     text = (cases.get_folder(name) / "README.md").read_text(encoding="utf-8")
     for spec in cases.load(name).page.figures:
         assert format_row(spec) in text.splitlines()

@@ -99,6 +99,7 @@ def test_the_rank_that_is_missing_from_a_collective_is_named(find_cause: Any) ->
 
 
 def test_a_backward_pass_waits_unless_others_are_in_a_collective(find_cause: Any) -> None:
+    # A group: its ranks, their state, what they wait in, and the place in the program.
     backward = make_group("0-1", "waits", call="backward")
     # Rank 2 is in neither: the backward pass waits for it.
     assert find_cause(backward, make_group("2", "elsewhere")).message.args["waiting"] == "0-1"
@@ -109,6 +110,7 @@ def test_a_backward_pass_waits_unless_others_are_in_a_collective(find_cause: Any
 
 
 def test_no_rank_is_missing_if_all_wait_or_none_does(find_cause: Any) -> None:
+    # Two groups of ranks, all in a collective, though not the same one, or none in one.
     for state in ("collective", "elsewhere"):
         failure = find_cause(
             make_group("0-1", state, call="barrier"), make_group("2", state, call="all_reduce")
@@ -130,6 +132,8 @@ def test_rank_groups_of_all_nodes_are_merged(tmp_path: Path) -> None:
 
     All ranks are quiet from 5 s after the launch on; node 0 stops 60 s after it.
     """
+    # Four ranks with three windows of a second each; ranks 2 and 3 are those of node 1, whose clock
+    # shows 500 s at the launch. The last window ends 5 s after it: 60 - 5 s are quiet.
     ranks = [make_rank(3), make_rank(3), make_rank(3, launched_s=500), make_rank(3, launched_s=500)]
     run_dir = write_run(tmp_path / "run", [launch_event(argv=["trainmark"])], *ranks)
     node_groups = (

@@ -86,6 +86,8 @@ def list_emitted() -> list[tuple[str, str, set[str] | None]]:
     ],
 )
 def test_malformed_sentence_is_refused(tmp_path: Path, document: str, what: str) -> None:
+    # A file of messages has a table for each sentence: its English text ``en``, and ``zh`` in
+    # Chinese. ``what`` is a part of the error.
     file = tmp_path / MESSAGES_FILE
     file.write_text(document)
     with pytest.raises(UsageError, match=re.escape(what)):
@@ -117,6 +119,8 @@ def test_every_sentence_exists_in_both_languages_with_the_same_arguments() -> No
 
 
 def test_every_sentence_can_be_emitted() -> None:
+    # ``TEXTS`` are all sentences by code. ``list_emitted`` gives, of each call that emits a
+    # message, its place, a pattern of its code, and the names of its arguments.
     patterns = {pattern for _, pattern, _ in list_emitted()}
     source = "".join(path.read_text(encoding="utf-8") for path in SOURCE.rglob("*.py"))
     for code in TEXTS:

@@ -86,6 +86,7 @@ def real_records(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str,
 def test_record_of_a_real_run_is_consistent(
     real_records: dict[str, dict[str, Any]], name: str
 ) -> None:
+    # ``edit_record`` returns the record with these changes, or None if it cannot be loaded.
     record = edit_record(real_records[name], {})  # as it is
     assert record is not None  # it can be loaded
     assert record.passed
@@ -145,6 +146,9 @@ def test_record_of_a_real_run_is_consistent(
 def test_edit_of_a_real_record_is_detected(
     real_records: dict[str, dict[str, Any]], name: str, changes: dict[str, Any]
 ) -> None:
+    # ``changes`` are new values by their path in the record of a real run: "gpt" is one of GPT,
+    # "peak" one of GPT with a given peak of the device, "toy" one of the toy case with changed
+    # fields. ``multiply_by`` changes the old value.
     record = edit_record(real_records[name], changes)
     assert record is None or check_itself(record)  # refused when it is loaded, or inconsistent
 
@@ -163,6 +167,8 @@ def test_some_edits_cannot_be_found_in_the_record_alone(
     real_records: dict[str, dict[str, Any]], changes: dict[str, Any]
 ) -> None:
     """docs/trust.md lists these kinds of edits."""
+    # No other value of the record depends on these: the name of a CPU, the command line, a seed,
+    # checksums of the data and of a file.
     record = edit_record(real_records["toy"], changes)
     assert record is not None
     assert check_itself(record) == []

@@ -67,6 +67,7 @@ def run_dir(tmp_path: Path) -> Path:
 
 def change_events(run_dir: Path, name: str, **fields: Any) -> None:
     """Change fields of every event of that name."""
+    # ``name`` is that of an event, ``fields`` are new values by name, in the file of rank 0.
     path = run_dir / "events.rank0.jsonl"
     events = [json.loads(line) for line in path.read_text().splitlines()]
     changed = [event | (fields if event["event"] == name else {}) for event in events]
@@ -74,6 +75,7 @@ def change_events(run_dir: Path, name: str, **fields: Any) -> None:
 
 
 def test_record_of_a_run_matches_its_golden_file(run_dir: Path) -> None:
+    # ``run_dir`` is the folder of a finished run; ``reduce`` makes the record of its events.
     path = record.write_record(reduce.reduce(run_dir), run_dir)
     assert path == run_dir / "record.json"
     check_golden("record_toy.json", path.read_text())
@@ -107,6 +109,8 @@ def test_shipped_schema_matches_the_record_type() -> None:
 
 
 def test_attention_that_ran_is_a_fact_that_comparisons_see(run_dir: Path) -> None:
+    # ``change_events`` changes fields of the rank's events "facts" and "result".
+    # ``read_environment`` gives the facts that a comparison of two runs looks at.
     # Kernels that torch allowed, and those that ran.
     change_events(run_dir, "facts", attention_flags={"flash": True, "cudnn": False})
     change_events(run_dir, "result", attention=["efficient", "flash"])
@@ -117,6 +121,7 @@ def test_attention_that_ran_is_a_fact_that_comparisons_see(run_dir: Path) -> Non
 
 
 def test_a_record_is_never_replaced(run_dir: Path) -> None:
+    # ``write_record`` writes the record into the run's folder and returns the path of the file.
     path = record.write_record(reduce.reduce(run_dir), run_dir)
     before = path.read_bytes()
     with pytest.raises(RecordError, match="the record already exists"):
@@ -132,6 +137,7 @@ def test_folder_that_is_not_a_run_is_named(run_dir: Path, file: str) -> None:
 
 
 def test_events_without_a_launch_are_no_run_directory(run_dir: Path) -> None:
+    # The first event of a launcher is "launch"; here there is only the one of the run's end.
     (run_dir / "events.launcher.jsonl").write_text('{"event":"finished","t_ns":1}\n')
     with pytest.raises(RecordError, match=r"events\.launcher\.jsonl: not a run directory"):
         reduce.reduce(run_dir)
@@ -168,7 +174,7 @@ def test_a_quality_above_the_best_possible_is_noted(run_dir: Path) -> None:
     # The run reached an accuracy of 0.9375 over 1,000 rows. The best possible one of the toy's
     # data, which are generated, is 0.9332. Chance explains three standard errors: up to 0.957.
     assert "quality_above_best" not in list_finding_codes(run_dir)
-    change_events(run_dir, "evaluate", value=0.99)
+    change_events(run_dir, "evaluate", value=0.99)  # the accuracy, more than chance explains
     best = reduce.reduce(run_dir).quality.best_possible
     assert message("quality_above_best", metric="acc", value=0.99, best=best) in (
         reduce.reduce(run_dir).findings
@@ -187,6 +193,7 @@ def test_quality_is_not_checked_against_a_best_quality_above_one(run_dir: Path) 
 
 
 def test_a_quality_that_is_null_has_a_reason(run_dir: Path) -> None:
+    # ``change_events`` changes the event of the run's only evaluation.
     assert reduce.reduce(run_dir).quality.reason is None
     change_events(run_dir, "evaluate", value=None)
     assert reduce.reduce(run_dir).quality.reason == message("evaluation_not_finite")
@@ -198,6 +205,7 @@ def test_a_quality_that_is_null_has_a_reason(run_dir: Path) -> None:
 
 @pytest.mark.parametrize("required", [True, False])
 def test_missed_target_is_a_failure_if_required(run_dir: Path, required: bool) -> None:
+    # The target is an accuracy of 0.9. ``target_required`` says whether a run must reach it.
     plan = Plan.read(run_dir)
     recipe = plan.recipe | {"target_required": required}
     plan.model_copy(update={"recipe": recipe}).save(run_dir)
