@@ -196,6 +196,9 @@ def take_step_with(
 
 
 def test_gradients_are_watched_in_the_first_steps_of_the_optimizer_of_the_weights() -> None:
+    # Two steps are watched (``num_steps``). A weight's flag says whether any element of its
+    # gradients in these steps was not zero. ``take_step_with`` sets gradients and takes a step of
+    # an optimizer.
     weights = {name: torch.ones(3, requires_grad=True) for name in ("seen", "late", "zero", "none")}
     watch = GradientWatch(weights, num_steps=2)
     nonzero, zero = torch.tensor([0.0, 0.0, 1.0]), torch.zeros(3)

@@ -29,7 +29,10 @@ class FakeGroup:
 
 @pytest.fixture
 def group_arguments(monkeypatch: pytest.MonkeyPatch) -> Calls:
-    """Return the arguments of each call of a fake ``init_process_group``."""
+    """Return the arguments of each call of a fake ``init_process_group``.
+
+    The list is empty at first; each call adds its arguments by name.
+    """
     arguments: Calls = []
 
     def init_process_group(backend: str, **options: Any) -> None:
@@ -88,6 +91,8 @@ def test_device_that_torch_does_not_count_is_not_bound(
 def test_device_that_gloo_serves_is_not_bound(
     backend: str, group_arguments: Calls, second_card: Any
 ) -> None:
+    # ``second_card`` is an accelerator, ``group_arguments`` has the arguments of each call of
+    # ``init_process_group``. Torch cannot split a group of gloo that is bound to a device.
     join_ranks(backend, second_card)
     assert group_arguments[0]["device_id"] is None
 
@@ -97,6 +102,7 @@ def test_device_that_gloo_serves_is_not_bound(
 def test_only_group_that_can_be_split_stays_bound(
     supports_splitting: bool, second_card: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # The fake group, which stands for the one of all ranks, begins as bound to a device.
     group = FakeGroup(supports_splitting=supports_splitting)
     monkeypatch.setattr(torch.distributed, "group", SimpleNamespace(WORLD=group))
     join_ranks("nccl", second_card)

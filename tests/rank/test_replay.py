@@ -254,6 +254,7 @@ def test_window_with_a_loss_that_is_not_finite_is_repeated_before_the_run_fails(
     with pytest.raises(DivergedError):
         run_loop(sync_device, [micros])
 
+    # The fake device lists its calls; "emit replay" is the event of a repeat.
     assert sync_device.calls.count("emit replay") == 1
 
 

@@ -20,6 +20,8 @@ def test_rank_refuses_what_the_torch_of_its_machine_lacks(
     # 2.7.1, which cannot save the checkpoints of this recipe.
     monkeypatch.setattr("trainmark.plan.choosing.refuse_missing_features", lambda *_: None)
     monkeypatch.setattr("trainmark.torch_version._read_version", lambda _: "2.7.1")
+    # ``run_rank`` runs a rank in this process and returns the run's folder, of which ``reduce``
+    # makes the record. "init" is the first part of a rank's run.
     fields = {"checkpoint_every_steps": "2"}
     run_dir = run_rank(tmp_path, "gpt_megatron", recipe="tiny", overrides=fields)
     cause = reduce.reduce(run_dir).cause

@@ -71,6 +71,8 @@ def test_out_of_device_memory_has_memory_advice(
 def test_recomputing_is_advised_with_a_value_that_the_field_takes(
     current: Any, advised: str
 ) -> None:
+    # ``OOM`` is the message of an error that states no fix. With a micro-batch of 1 in bf16,
+    # neither a smaller batch nor bf16 is advised.
     record = make_failed_record(
         "oom", OOM, micro_batch_size=1, precision="bf16", checkpoint_activations=current
     )
@@ -79,6 +81,8 @@ def test_recomputing_is_advised_with_a_value_that_the_field_takes(
 
 
 def test_out_of_host_memory_has_memory_advice() -> None:
+    # The golden run has two ranks on one machine, which share its memory. bf16 is not advised, as a
+    # host's memory does not hold the devices' numbers.
     killed = message("rank_killed_out_of_memory", rank=0, signal="SIGKILL")
     record = make_failed_record("oom", killed, micro_batch_size=8, precision="fp32")
     assert list_advice_codes(record) == [
@@ -104,6 +108,8 @@ def test_diverged_loss_advises_against_fp16_only(precision: str, expected: list[
 
 
 def test_missed_target_names_the_field_that_ended_the_training() -> None:
+    # The run took 250 steps, the default of ``make_failed_record``: as many as ``max_steps``
+    # allows.
     missed = message("target_missed", metric="acc", target=0.9, epochs=1, steps=250, value=0.5)
     assert list_advice_codes(make_failed_record("target_missed", missed, max_steps=250)) == [
         "try.raise_steps"
@@ -120,7 +126,9 @@ def test_stopped_run_is_advised_to_resume_only_from_a_checkpoint(
     steps: int, may_go_on: bool
 ) -> None:
     stopped = message("stopped_by_signal", signal="SIGINT", steps=steps)
-    # The first checkpoint is after 100 steps.
+    # The first checkpoint is after 100 steps, so a run that stopped after 99 has none.
+    # "fix.stopped_by_signal" is the general advice for this end. Below, the recipe saves none at
+    # all, and last, the run was stopped at its time limit, which can also be raised.
     record = make_failed_record("signal", stopped, steps=steps, checkpoint_every_steps=100)
     assert list_advice_codes(record) == ["try.resume" if may_go_on else "fix.stopped_by_signal"]
     assert list_advice_codes(make_failed_record("signal", stopped)) == ["fix.stopped_by_signal"]
@@ -143,6 +151,9 @@ def test_stopped_run_is_advised_to_resume_only_from_a_checkpoint(
 def test_advice_for_a_users_own_program_names_no_recipe_field(
     kind: str, cause: Message, code: str, args: dict[str, str]
 ) -> None:
+    # ``OOM`` is the message of an error that states no fix. ``args`` are arguments of the advice: a
+    # file to read, or the recipe's limit of 3,600 s. All codes begin with "fix_program" instead of
+    # "try", the beginning of advice to change a recipe.
     # A program that was measured from outside has no recipe.
     spec = WitnessSpec(name="mine", precision="fp32", step=StepWork(samples=8))
     witness = Witness(spec=spec, command=("python",), folder="/", starts_ranks=False)
@@ -156,6 +167,7 @@ def test_advice_for_a_users_own_program_names_no_recipe_field(
 
 
 def test_fix_of_an_error_comes_first_and_an_unknown_cause_has_general_advice() -> None:
+    # An error that states what to do (``fix``): this is the only advice, "own_fix".
     cause = message("exception", text="no memory left", fix="lower bs")
     assert list_advice_codes(make_failed_record("oom", cause)) == ["own_fix"]
     # A kind that only a later version knows.

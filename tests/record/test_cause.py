@@ -111,6 +111,8 @@ def test_missed_target_states_target_and_value(find_ending: Any) -> None:
     [("oom", "oom"), ("diverged", "diverged"), ("disk_full", "failed"), ("error", "failed")],
 )
 def test_reported_failure_of_a_rank_is_the_cause(find_ending: Any, kind: str, status: str) -> None:
+    # The launcher's report: rank 0 ended with exit code 1 at 4 s. The rank's events: an error of
+    # this ``kind`` at 4 s, with the values below. ``find_ending`` gives the run's status and cause.
     result = find_ending(
         [make_ranks_ended(make_failure(rank=0, exit_code=1, time_s=4))], make_failed_rank(kind)
     )
@@ -188,6 +190,9 @@ def test_unknown_exit_code_is_not_reported(find_ending: Any) -> None:
 
 
 def test_a_kill_counted_by_the_kernel_is_out_of_memory(find_ending: Any) -> None:
+    # ``S`` is a second in ns. The launcher reports at 8 s that the kernel killed one process
+    # (``count``); rank 1 ended at 4 s with exit code -9, which is SIGKILL. Both ranks' events just
+    # stop.
     # SIGKILL, and the kernel says that it killed a process for lack of memory.
     launcher = [
         make_event("oom_kills", 8 * S, count=1),
@@ -255,6 +260,8 @@ def test_external_stop_takes_precedence_as_the_cause(
 
 
 def test_rank_that_stopped_without_an_event_is_a_failure(find_ending: Any) -> None:
+    # ``find_ending`` gets the launcher's events, here an end without failures, then those of ranks
+    # 0 and 1.
     # The last event of rank 1 is missing.
     result = find_ending([make_ranks_ended()], make_whole_rank(), make_whole_rank()[:-1])
     assert result.status == "failed"

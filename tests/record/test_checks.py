@@ -110,6 +110,8 @@ def find_cause(plan: Plan, timeline: RunTimeline) -> tuple[str, dict[str, Any]] 
 
 
 def test_ranks_that_share_a_step_unevenly_agree(plan: Plan, tmp_path: Path) -> None:
+    # For each rank: the samples of its two steps, and (``of_all``) what it reports as those of both
+    # ranks together. ``changed`` names the parameters that were trained.
     # The last step has 19 samples, 10 of one rank and 9 of the other.
     run_timeline = read_timeline(
         tmp_path,
@@ -149,6 +151,8 @@ def test_contradicting_ranks_fail_the_run(
 
 
 def test_more_tokens_than_sequences_can_hold_fail_the_run(plan: Plan, tmp_path: Path) -> None:
+    # One rank takes one step of 64 samples, which are all there are (``of_all``), and changes the
+    # parameter "a". ``counts`` are those of its window.
     recipe = {**plan.recipe, "seq_length": 8}
     plan_with_length = plan.model_copy(update={"recipe": recipe})
     # 64 sequences of 8 tokens hold at most 512 tokens, padding included.
@@ -164,6 +168,7 @@ def test_more_tokens_than_sequences_can_hold_fail_the_run(plan: Plan, tmp_path: 
 
 
 def test_parameter_changed_by_one_rank_counts_as_trained(plan: Plan, tmp_path: Path) -> None:
+    # Each rank takes three steps of 32 samples, 64 on both ranks (``of_all``).
     # Each rank has rows of "table"; no sample used those of the second rank.
     run_timeline = read_timeline(
         tmp_path,
@@ -179,6 +184,9 @@ def test_parameter_changed_by_one_rank_counts_as_trained(plan: Plan, tmp_path: P
 def test_parameter_changed_by_no_rank_is_named(
     plan: Plan, tmp_path: Path, updates: int, code: str | None
 ) -> None:
+    # Two ranks with three steps of 32 samples, 64 on both (``of_all``). Of six parameters, "a"
+    # changed and the five of ``names`` did not. ``updates`` is how many updates the optimizer
+    # counted.
     names = [f"layer{number}" for number in range(5)]
     ranks = [
         make_rank_events([32] * 3, of_all=[64] * 3, changed=["a"], unchanged=names, updates=updates)
@@ -206,6 +214,7 @@ def list_doubts(timeline: RunTimeline, device: str = "cuda") -> list[Message]:
 
 
 def test_rows_missing_from_an_evaluation_are_a_finding(tmp_path: Path) -> None:
+    # One rank with two steps of 10 samples, whose evaluation scored 100 rows (``samples``).
     evaluation = make_event(
         "evaluate",
         0,
