@@ -116,6 +116,8 @@ def write_two_ranks(folder, *, ends_after=None, eval_samples=1_000, **plan_chang
         eval_samples: how many samples each evaluation scores.
         plan_changes: replace or add fields of the plan.
     """
+    # ``S`` is a second in nanoseconds: the ranks end at 11 s. The plan is the stored one of the toy
+    # case, for two ranks; 0.0: without readings of the devices.
     ranks = [rank_events(rank, eval_samples)[:ends_after] for rank in range(2)]
     ranks_ended = make_event("ranks_ended", 11 * S, failures=[])
     write_run(folder, [launch_event(), ranks_ended, make_event("finished", 11 * S)], *ranks)

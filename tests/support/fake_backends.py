@@ -18,7 +18,13 @@ STAND_INS = Path(__file__).parents[1] / "stand_in_backends"
 
 
 def write_part(run_dir: Path, source: Path, lines: int) -> None:
-    """Write the first lines of every event file of the run in ``source`` into ``run_dir``."""
+    """Write the first lines of every event file of the run in ``source`` into ``run_dir``.
+
+    So ``run_dir`` is like the run in ``source`` at an earlier time.
+
+    Args:
+        lines: how many of each file.
+    """
     for path in source.glob("events.*.jsonl"):
         text = path.read_text().splitlines(keepends=True)
         (run_dir / path.name).write_text("".join(text[:lines]))
@@ -36,14 +42,19 @@ class KeptRun:
     destination: str | None = None  # of the last ``open``
 
     def open(self, run: FollowedRun, destination: str | None) -> KeptRun:
-        """Open the run; points and results of an earlier opening stay."""
+        """Open the run; points and results of an earlier opening stay.
+
+        ``_raise_fault`` raises the error that a test has set, if any.
+        """
         self._raise_fault()
         self.opened += 1
         self.destination = destination
         return self
 
     def log(self, points: Sequence[Point]) -> None:
-        self._raise_fault()
+        self._raise_fault()  # an error that a test has set
+        # A point has values by their names at a number of an axis, such as step 7 of
+        # ``train/step``. One that is sent again replaces the earlier one.
         for point in points:
             self.points[point.axis, point.number] = point.values
 

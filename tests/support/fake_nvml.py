@@ -66,6 +66,9 @@ def make_nvml_library(
     Args:
         names: of processes, by process id; all others have ended.
         old: a driver without the newer functions.
+
+    A card is the handle of itself: functions that read a card get it as their argument. The three
+    functions below that begin with ``_put_`` add further functions of the library to the module.
     """
     library: Any = ModuleType("pynvml")
     library.NVMLError = NVMLError
@@ -82,7 +85,11 @@ def make_nvml_library(
 
 
 def _put_lookups(library: Any, cards: tuple[FakeCard, ...]) -> None:
-    """Add the functions that count and find the cards."""
+    """Add the functions that count and find the cards.
+
+    A card is returned as the handle of itself. One that is ``lost`` does not answer any more, and
+    ``slices`` are the parts of a card that is partitioned.
+    """
 
     def find_by_index(index: int) -> FakeCard:
         if cards[index].lost:
@@ -150,7 +157,14 @@ def _put_memory_and_processes(library: Any, names: dict[int, str], *, old: bool)
 
 
 def _put_state(library: Any, *, old: bool) -> None:
-    """Add the functions for what a card reports of its state; ``old``: of the driver."""
+    """Add the functions for what a card reports of its state.
+
+    Values are in the library's units: clocks in MHz (1755), power in mW (123,456). A field of the
+    card that is None is not supported.
+
+    Args:
+        old: a driver without the newer functions.
+    """
 
     def refuse_power(card: FakeCard) -> int:
         raise NVMLError("Not Supported")
@@ -189,6 +203,8 @@ def _put_error_counters_and_modes(library: Any, require_supported: Callable[[Any
     library.NVML_VOLATILE_ECC = 0
 
     def count_ecc_errors(card: FakeCard, kind: int, counter: int) -> int:
+        # ``kind``: 0 for corrected errors and 1 for others, as the constants above. ``counter``:
+        # since the last start of the machine.
         counts: tuple[int, int] = require_supported(card.ecc)
         return counts[kind]
 
@@ -259,6 +275,8 @@ def put_cards(
     **more: Any,
 ) -> None:
     """Let the driver be loaded and the management library report these cards.
+
+    A card without an address on the PCI bus gets one by its number, and its slices get the same.
 
     Args:
         seen: devices that CUDA leaves to the process; None: all cards, of one with slices the

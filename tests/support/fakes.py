@@ -88,7 +88,7 @@ class SyncDevice:
         return {"precision": precision}
 
     def memory(self) -> MemoryUse:
-        self.calls.append("memory")
+        self.calls.append("memory")  # tests compare what the device was asked to do
         return MemoryUse(
             allocator_peak_bytes=None,
             used_bytes=self.used_bytes,
@@ -126,6 +126,7 @@ class AsyncDevice(SyncDevice):
         return max(self.busy_until_ns, self.clock())
 
     def elapsed_ns(self, start: int, end: int) -> int:
+        # Marks are times on the clock of the host, which stands still until something advances it.
         self.calls.append("elapsed")
         assert max(start, end) <= self.clock(), "a mark was read before the device reached it"
         return end - start
@@ -153,7 +154,10 @@ class Micro:
 
 
 def _step_of(micros: list[Micro], number: int) -> list[Micro]:
-    """Return the micro-batches of the step that micro-batch ``number`` belongs to."""
+    """Return the micro-batches of the step that micro-batch ``number`` belongs to.
+
+    A step may have several micro-batches; ``closes_step`` is true for the last one of each.
+    """
     first, last = number, number  # of the step's micro-batches, both inclusive
     while first > 0 and not micros[first - 1].closes_step:
         first -= 1
@@ -186,6 +190,8 @@ class ScriptedJob:
         return sum(micro.closes_step for micro in self.epochs[0])
 
     def batches(self, epoch: int) -> Iterator[Batch]:
+        # A micro-batch says how many samples it holds and how long the host takes to load it. The
+        # clock of the host only advances as it is told.
         micros = self.epochs[epoch]
         for number, micro in enumerate(micros):
             self.clock.advance(micro.fetch_ns)
@@ -227,6 +233,8 @@ class ScriptedJob:
         return self.steps
 
     def evaluate(self) -> Evaluation:
+        # ``qualities`` has the value of each evaluation, and ``evaluated`` counts them. The other
+        # fields of the result are those of the job, and the number of samples is any.
         self.device.calls.append("evaluate")
         self.clock.advance(self.evaluate_ns)
         value = self.qualities[self.evaluated]
@@ -328,7 +336,7 @@ def make_window(
         samples: of this rank; ``step_samples``: of all ranks, by default of this rank alone.
         more: replace or add fields of the event.
     """
-    total = sum(samples)
+    total = sum(samples)  # also that of sequences, tokens and FLOPs, where only one is needed
     return {
         "event": "window",
         "t_ns": end_ns,
@@ -412,7 +420,7 @@ def measure(
 
 
 def launch_event(t_ns: int = 0, **fields: Any) -> dict[str, Any]:
-    """Return the launcher's first event."""
+    """Return the launcher's first event; ``fields`` replace or add fields of it."""
     return make_event(
         "launch",
         t_ns,
@@ -459,7 +467,11 @@ EVALUATION = 9
 
 
 def _make_windows() -> list[dict[str, Any]]:
-    """Return the windows of ``rank_events``: 1 compiled, 2 warm-up and 13 measured steps."""
+    """Return the windows of ``rank_events``: 1 compiled, 2 warm-up and 13 measured steps.
+
+    ``S`` is a second in nanoseconds, and ``TICK`` an eighth of it. A window has the times of its
+    steps and of the waiting for data in them, and the loss and the samples of each step.
+    """
     flops_per_sample = 3_528.0  # any number
     return [
         make_window(

@@ -124,7 +124,11 @@ def check_hang(start_run: Any, fifo: Path, *args: str, ranks: int) -> Record:
 
 
 def _wait_until_waiting(run_dir: Path, rank: int) -> None:
-    """Return once the stacks of a rank show that it waits for others."""
+    """Return once the stacks of a rank show that it waits for others.
+
+    Stacks are the calls in which its threads are. The rank writes them to a file of the run when it
+    gets ``STACKS_SIGNAL``. Its first event has its process id.
+    """
     start = next(event for event in EventFile(run_dir / name_rank_file(rank)) if "pid" in event)
     stacks = run_dir / format_stacks_name(rank)
     while not (stacks.stat().st_size and find_place(stacks.read_text()).state == "waits"):
@@ -148,6 +152,8 @@ def _wait_until_quiet(run_dir: Path) -> None:
 
 def _check_missing_rank(record: Record, last: int) -> None:
     """Check that the report of a hang names the last rank, which spins, and what the others do."""
+    # ``hang`` has groups of ranks with the same state: they wait for others, or are elsewhere, at a
+    # place in the code. The fault is in the function ``fault`` of the case ``faulty``.
     recorded_cause = record.cause
     spinning = next(group for group in recorded_cause.hang if group["ranks"] == str(last))
     assert spinning["state"] == "elsewhere"
@@ -165,7 +171,11 @@ def _check_missing_rank(record: Record, last: int) -> None:
 
 
 def check_out_of_memory(start_run: Any, *args: str) -> Record:
-    """Let rank 0 allocate more than the device has; check and return the record."""
+    """Let rank 0 allocate more than the device has; check and return the record.
+
+    ``start_run`` starts ``trainmark run`` of a case that has the fault (oom: out of memory) with
+    these words; it returns the process and the folder of the run.
+    """
     process, run_dir = start_run("fault=oom", *args)
     code, _, _ = wait_for_end(process)
     record = read_checked_record(run_dir)
@@ -175,7 +185,11 @@ def check_out_of_memory(start_run: Any, *args: str) -> Record:
 
 
 def check_divergence(start_run: Any, *args: str) -> Record:
-    """Train with a learning rate at which the loss diverges; check and return the record."""
+    """Train with a learning rate at which the loss diverges; check and return the record.
+
+    ``start_run`` starts ``trainmark run`` of the toy case with these words; it returns the process
+    and the folder of the run.
+    """
     # In windows of one step the first loss that is not finite ends the run at once.
     process, run_dir = start_run("lr=1e38", "window_steps=1", *args, case="toy")
     code, _, _ = wait_for_end(process)

@@ -11,6 +11,8 @@ LETTERS = sorted(pre_tokenizers.ByteLevel.alphabet())
 
 def make_vocabulary():
     """Return ids by token: 256 bytes, the 7 merges in order, the end of a document; 264 in all."""
+    # ``LETTERS`` has a letter for each byte, ``MERGES`` pairs of tokens that are joined to one, and
+    # ``END`` is the token that ends a document.
     tokens = [*LETTERS, *("".join(pair) for pair in MERGES), END]
     return {token: number for number, token in enumerate(tokens)}
 
@@ -25,7 +27,11 @@ def write_two_files(folder, *, ids=None, merges=MERGES):
 
 
 def write_one_file(folder, change=lambda document: None):
-    """Write tokenizer.json after ``change`` has edited the document in place."""
+    """Write tokenizer.json after ``change`` has edited the document in place.
+
+    It has the same tokens as the two files of ``write_two_files``, but the end of a document,
+    ``END``, is a special token that the library adds.
+    """
     folder.mkdir(exist_ok=True)
     library = Tokenizer(
         models.BPE({k: v for k, v in make_vocabulary().items() if k != END}, MERGES)

@@ -28,6 +28,8 @@ class Here(Launcher):
         """Check nothing."""
 
     def build_command(self, plan: Any, site: Any) -> EngineCommand:
+        # A script for each node, with the lines that a test puts before it. Nodes are on this
+        # machine, so that 127.0.0.1 is the address at which they meet.
         files = {
             f"node{number}.sh": self.scripts.get(number, "")
             + render_node_script(

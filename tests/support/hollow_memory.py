@@ -99,6 +99,8 @@ def build_distilbert(recipe: Any, ranks: int) -> tuple[Any, Batch, int]:
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "config.json").write_text(json.dumps(DistilBertConfig().to_dict()))
         config = read_config(Path(folder))
+    # Values do not matter, as the device computes nothing; shapes and types are those of the case.
+    # ``Rows`` stands for a split of the data, of which only the length and a few facts are read.
     size, length = recipe.micro_batch_size, recipe.seq_length
     tensors = (
         torch.ones(size, length, dtype=torch.long),  # ids
@@ -153,6 +155,8 @@ def build_llama2(recipe: Any, ranks: int) -> tuple[Any, Batch, int]:
     from trainmark.cases.llama2_7b_lora.estimates import predict_peak_bytes
     from trainmark.cases.llama2_7b_lora.model_files import PRESETS
 
+    # Values do not matter, as the device computes nothing; shapes and types are those of the case.
+    # ``Rows`` stands for a split of the data, of which only the length and a few facts are read.
     size, length = recipe.micro_batch_size, recipe.seq_length
     ids = torch.ones(size, length, dtype=torch.long)
     config = PRESETS[recipe.model_size]
@@ -178,6 +182,7 @@ def build_dlrm(recipe: Any, ranks: int) -> tuple[Any, Batch, int]:
     # Replaced for good: this process measures one recipe alone.
     embeddings.fill_rows = hybrid.fill_rows = leave_unfilled
     job.SplitReader = Rows  # reads no files
+    # ``CRITEO_ROWS`` has the rows of each table of the published data.
     memory = RankMemory(torch.cuda.get_device_properties(0).total_memory)
     placement = place_tables(memory, CRITEO_ROWS, recipe.embedding_dim, ranks)
     size, num_numerical = recipe.micro_batch_size, 13  # as Criteo's data has
@@ -197,7 +202,10 @@ def build_dlrm(recipe: Any, ranks: int) -> tuple[Any, Batch, int]:
 
 
 def build_gpt(recipe: Any, ranks: int) -> tuple[Any, Batch, int]:
-    """Return GPT's stand-in for data, a micro-batch, and the predicted reserved bytes."""
+    """Return GPT's stand-in for data, a micro-batch, and the predicted reserved bytes.
+
+    Reserved are the bytes that torch's allocator takes from the device.
+    """
     from trainmark.cases.gpt_megatron import data
 
     return (*make_next_token_data(recipe), data.predict(recipe, ranks).reserved)
