@@ -149,6 +149,11 @@ def test_job_learns_and_scores_each_test_row_once(folder: Path) -> None:
 
 
 def test_tables_beyond_memory_are_refused_with_the_number_of_ranks_that_fits(folder: Path) -> None:
+    """The tables have 3 + 40 + 200 + 7 rows (``CARDINALITIES``), too many for a tiny device.
+
+    ``SMALL`` is the recipe, whose rows have 8 numbers.
+    """
+
     class SmallDevice(CpuDevice):
         def memory(self) -> Any:
             # The tables have 250 rows of 8 float32, that is, 8,000 bytes.

@@ -91,6 +91,11 @@ def test_the_standard_shape_has_480_features() -> None:
 
 
 def test_logits_and_three_steps_equal_the_plain_reference() -> None:
+    """Our model and the reference ``PlainDlrm``, with equal weights, train three equal steps.
+
+    ``make_batch`` draws the numbers, labels and ids of 64 samples from its seed. Compared are the
+    logits of each step, and at the end all tables and layers.
+    """
     model, tables = make_model_and_tables()
     plain = PlainDlrm(model, tables)
     rate = 0.1
@@ -138,6 +143,11 @@ def compute_auc_by_pairs(scores: list[float], labels: list[int]) -> float:
 def test_repeated_rows_get_the_sum_of_their_gradients(
     seed: int, samples: int, use_int32: bool
 ) -> None:
+    """A row that occurs several times in a batch is changed by all of its gradients.
+
+    Three tables with 2, 5 and 1 rows of 4 numbers. The learning rate is 0.5; gradients are divided
+    by ``grad_scale``, 4.
+    """
     generator = torch.Generator().manual_seed(seed)
     cardinalities = (2, 5, 1)  # so few that rows repeat within a batch
     tables = FusedTables(cardinalities, 4, seed=seed)
@@ -234,6 +244,11 @@ def count_unpadded_flops(num_tables: int, bottom: list[int], top: list[int], sam
 def test_model_flops_are_those_of_an_unpadded_model(
     num_tables: int, bottom: list[int], top: list[int]
 ) -> None:
+    """Features are padded to a multiple of 32; this padding is no work of the model.
+
+    ``bottom`` and ``top`` are the widths of the layers; ``BOTTOM`` and ``TOP`` those of the
+    published model. 13 is the number of numerical inputs.
+    """
     model = build_model(13, bottom[-1], num_tables, bottom, top, seed=5)
     # Of 8 samples.
     assert model.flops_per_sample * 8 == count_unpadded_flops(num_tables, bottom, top, samples=8)

@@ -26,6 +26,11 @@ def count_owners(placement: Placement) -> list[list[int]]:
 def test_every_row_has_one_owner_within_the_budget(
     cardinalities: list[int], world_size: int, spare_rows: int
 ) -> None:
+    """Tables are placed on ranks as a whole, or cut by rows if no rank can hold them.
+
+    ``cardinalities`` are the rows of each table, up to 12 tables of up to 60 rows; ``parts`` has by
+    rank the rows of tables that it holds. ``count_owners`` counts the ranks that hold a row.
+    """
     # Rows for which each rank has memory: its even share, rounded up, and some more.
     row_budget = -(-sum(cardinalities) // world_size) + spare_rows
     placement = place_tables(make_rank_memory(row_budget, DIM), cardinalities, DIM, world_size)

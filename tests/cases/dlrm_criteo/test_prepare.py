@@ -208,6 +208,11 @@ def test_error_names_the_earlier_of_two_faulty_logs_that_are_read_at_the_same_ti
 
 @pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"])
 def test_logs_with_byte_order_mark_and_crlf_give_the_same_bytes(raw_days, tmp_path, mark):
+    """Two of three days are written anew with other line ends, and with the mark or without.
+
+    The expected files are computed in plain Python: ``ALL_ROWS`` are the rows of all days, and
+    ``SPLITS`` those of each split, in the order in which they are written.
+    """
     for name in ("day_0", "day_2"):
         content = (raw_days / name).read_bytes()
         (raw_days / name).write_bytes(mark + content.replace(b"\n", b"\r\n"))
@@ -216,6 +221,10 @@ def test_logs_with_byte_order_mark_and_crlf_give_the_same_bytes(raw_days, tmp_pa
 
 
 def test_faulty_row_of_a_log_with_byte_order_mark_and_crlf_is_named(raw_days, tmp_path):
+    """The first day is replaced by the rows of the second, of which row 137 is faulty.
+
+    ``break_row`` counts from 0. The fault: the fourth field, a number, is 1.5.
+    """
     change, what = FAULTS["number"]  # an edit of the fields of a row, and what the error says
     content = break_row(137, change).replace(b"\n", b"\r\n")
     (raw_days / "day_0").write_bytes(b"\xef\xbb\xbf" + content)
@@ -257,6 +266,11 @@ def test_other_rules_give_other_bytes_and_are_recorded(raw_days, tmp_path):
 def test_prepared_bytes_do_not_depend_on_batches_groups_or_threads(
     raw_days, tmp_path, small_batches
 ):
+    """With tiny batches and groups of columns (``small_batches``) the files are the usual ones.
+
+    Those are computed in plain Python from ``ALL_ROWS``, all rows, and ``SPLITS``, the rows of each
+    split. 3 is any number of occurrences from which a category gets a number.
+    """
     for workers in (1, 3):
         data = tmp_path / f"data{workers}"
         run_prepare(raw_days, data, frequency_threshold=3, workers=workers)
@@ -281,6 +295,10 @@ FAULTS = {
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_faulty_row_is_named_by_file_and_row(raw_days, tmp_path, small_batches, fault):
+    """The first day is replaced by the rows of the second, with a fault in row 137 (from 0).
+
+    ``FAULTS`` has by name such as ``label`` what is done to the fields of the row.
+    """
     change, what = FAULTS[fault]  # an edit of the fields of a row, and what the error says
     (raw_days / "day_0").write_bytes(break_row(137, change))
     with pytest.raises(DataError) as caught:
@@ -370,6 +388,12 @@ def test_interrupted_preparation_resumes_after_its_last_finished_stage(
 
 @pytest.mark.usefixtures("small_batches")
 def test_interrupted_preparation_restarts_with_other_rules(raw_days, tmp_path):
+    """Work of an interrupted call is only used again if the rules are the same.
+
+    By default a category needs 15 occurrences to get a number, in the second call 3. ``ALL_ROWS``
+    and ``SPLITS``, the rows of all logs and of each split, give the expected files.
+    """
+
     def stop(line):
         """Interrupt the work at a progress line from its middle."""
         if line.startswith("tables of"):

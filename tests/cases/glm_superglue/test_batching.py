@@ -57,7 +57,12 @@ HELD = Held(
 
 
 def test_batch_holds_only_existing_candidates():
-    """Sample 1 has one candidate of 7 tokens, sample 0 two of 5 and 4; all are padded to 10."""
+    """Sample 1 has one candidate of 7 tokens, sample 0 two of 5 and 4; all are padded to 10.
+
+    A sequence is a context with a gap and, from its separator on, the tokens of a candidate. Their
+    position is that of the gap (1); block positions count within the candidate. Each of its tokens
+    has a target, the token to predict; ``prefix_lengths`` are the separators.
+    """
     batch, counts = HELD.batch([1, 0])
     assert counts == Counts(samples=2, sequences=3, tokens=7 + 5 + 4, tokens_padded=3 * 10)
     assert batch.num_samples == 2
@@ -101,7 +106,11 @@ def test_a_trimmed_batch_is_as_wide_as_its_longest_sequence(monkeypatch, rows, w
 
 @pytest.mark.parametrize("max_sequences", [1, 2, 3, 50])
 def test_parts_of_a_batch_hold_each_sequence_once_with_its_targets(max_sequences):
-    """Each target of the 5 sequences keeps its input token, target token, sample and candidate."""
+    """Each target of the 5 sequences keeps its input token, target token, sample and candidate.
+
+    ``HELD`` has two samples, with 2 sequences and 1; the batch has the samples 0, 1 and 0: 2 + 1 +
+    2. A part has at most ``max_sequences`` of them; its flat positions count anew.
+    """
     batch, _ = HELD.batch([0, 1, 0])
     parts = list(batch.split_sequences(max_sequences))
     assert [len(part.ids) for part in parts] == [

@@ -58,6 +58,11 @@ def read_fault(folder: Path, into: Glm | None = None) -> DataError:
 
 @pytest.mark.parametrize("wrapper", ["", "module.", "model.", "module.model."])
 def test_checkpoint_in_the_original_layout_loads(tmp_path: Path, wrapper: str) -> None:
+    """A checkpoint with the weights of ``make_weights`` is loaded into a model with others.
+
+    ``wrapper`` is a prefix of the names of weights. ``load`` returns a report of the weights that
+    did not fit.
+    """
     expected = make_weights()
     # Wrappers such as DDP prefix the names.
     state = {wrapper + name: item.half() for name, item in expected.items()}
@@ -108,6 +113,10 @@ def test_position_tables_of_another_length_are_extended_or_cut(tmp_path: Path) -
 def test_a_checkpoint_of_another_shape_is_refused_by_key(
     tmp_path: Path, sizes: dict[str, int], key: str, what: str
 ) -> None:
+    """The checkpoint has 2 layers of width 64 and 30 tokens; the model differs in ``sizes``.
+
+    ``key`` is the weight that the error names, ``what`` a part of its text.
+    """
     file = write_checkpoint(tmp_path, {"module": make_weights()})
     other = make_model(**sizes)
     before = {name: item.clone() for name, item in other.state_dict().items()}

@@ -105,6 +105,10 @@ def test_sequence_is_the_context_with_a_mask_and_then_the_candidate(tmp_path):
 
 
 def test_byte_order_mark_and_crlf_change_no_sample(tmp_path):
+    """The mark and the line ends, as some editors save them, are no part of texts or tokens.
+
+    By default the folder has one question with its candidates in each split, and a vocabulary.
+    """
     expected = data.load(write_folder(tmp_path), RECIPE).train.build_sequences(0)
     for name in ("train.jsonl", "val.jsonl", "model/vocab.txt"):
         content = (tmp_path / name).read_bytes()
