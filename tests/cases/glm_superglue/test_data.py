@@ -120,6 +120,12 @@ def test_byte_order_mark_and_crlf_change_no_sample(tmp_path):
 
 
 def test_passage_is_shortened_by_the_length_of_each_candidate(tmp_path):
+    """A sequence is the passage, the question and a candidate; only the passage may be cut.
+
+    The folder has one passage and one question; its candidates, four names, have one or two tokens.
+    ``encode_words`` gives the id of each token. Together with the question and the candidate 14
+    tokens must suffice (``seq_length``).
+    """
     recipe = replace(RECIPE, seq_length=14)
     examples = data.load(write_folder(tmp_path), recipe).validation
     by_length = {len(item.target_ids): item for item in examples.build_sequences(0)}
@@ -199,15 +205,18 @@ def test_evaluation_scores_all_entities_and_accepts_every_right_answer(tmp_path)
 
 
 def test_curly_quotes_become_plain_before_answers_are_compared(tmp_path):
+    """Otherwise the answer "O'Li" would not be the entity "O’Li" of the passage."""
     text = "In Rome O’Li was born"
     # The passage and its entity have a curly quote, the answer a plain one.
     curly = make_line(make_question("@placeholder", "O'Li"), text=text, names=("O’Li", "Rome"))
     sequence = data.load(write_folder(tmp_path, [curly]), RECIPE).train.build_sequences(0)[0]
+    # The vocabulary has no "o", hence [UNK]; ``END`` is the token behind each candidate.
     assert sequence.target_ids.tolist() == [*encode_words("[UNK] ' li"), END]
     assert sequence.correct
 
 
 def test_text_of_a_special_token_adds_no_second_mask(tmp_path):
+    """A passage that spells out "[MASK]" has these characters, and no gap."""
     forged = make_line(text=TEXT + " [MASK]")
     sequence = data.load(write_folder(tmp_path, [forged]), RECIPE).train.build_sequences(0)[0]
     assert sequence.ids.tolist().count(IDS["[MASK]"]) == 1  # that of the question's gap
@@ -316,6 +325,11 @@ def solve_cloze(text, query):
 
 
 def test_every_generated_answer_follows_from_its_passage(tmp_path, monkeypatch):
+    """``PASSAGES`` is the number of passages to generate in each split, here fewer than usual.
+
+    ``solve_cloze`` finds the answer from the text alone. Each answer also says where in the passage
+    it is.
+    """
     monkeypatch.setattr(generated, "PASSAGES", {"train": 500, "val": 100})
     data.generate(tmp_path, CASE.recipes["tiny"])
     for name, count in generated.PASSAGES.items():

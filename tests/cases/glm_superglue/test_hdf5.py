@@ -54,6 +54,7 @@ def write_download(folder, splits, **storage):
 
 
 def assert_same_batches(first_examples, second_examples):
+    """Compare all samples as one batch: the counts, and each array of it."""
     assert len(first_examples) == len(second_examples)
     all_rows = range(len(first_examples))
     first_arrays, first_counts = first_examples.batch(all_rows)
@@ -93,6 +94,7 @@ def test_a_download_is_prepared_and_read(tmp_path, splits, form):
 
 
 def test_longer_sequences_and_damaged_files_are_refused(folder):
+    """The fixture folder has valid files, whose sequences are padded to 64 tokens."""
     with pytest.raises(DataError, match="the sequences have 64 tokens each"):
         data.check(folder, replace(RECIPE, seq_length=52))  # shorter than the files' 64
     next(folder.rglob(FILES["train"])).write_bytes(b"x")
@@ -209,6 +211,11 @@ def test_arrays_of_a_file_that_contradict_each_other_are_refused(folder, kind):
     ],
 )
 def test_a_file_that_changes_after_the_check_is_refused_by_the_rank(folder, name, edit, what):
+    """``check`` reads all numbers; a rank reads a sample when it needs it, and checks it again.
+
+    ``set_numbers((0, 128))`` sets the first number of an array to 128; ``lambda x: 0 * x`` sets all
+    to 0. ``what`` is a part of the error.
+    """
     # ``RECIPE`` has token ids below 128 and sequences of 64 tokens.
     data.check(folder, RECIPE)
     file = change_array(folder, name, edit)
@@ -228,6 +235,7 @@ def test_a_file_that_changes_after_the_check_is_refused_by_the_rank(folder, name
     ],
 )
 def test_a_plain_data_set_with_other_dimensions_is_refused(folder, name, shape, what):
+    """A matrix may also be stored as a plain array; here one with a wrong shape replaces it."""
     file = next(folder.rglob(FILES["validation"]))
     with h5py.File(file, "r+") as opened:
         del opened[name]
@@ -252,6 +260,11 @@ def test_files_with_other_numbers_of_sequences_are_refused(folder):
     "kind", ["no target", "first samples point to a later one", "answer outside"]
 )
 def test_prepare_refuses_arrays_that_contradict_each_other(folder, tmp_path, kind):
+    """``CONTRADICTIONS`` has by name a change of one array after which a file is invalid.
+
+    Each of these three changes makes the file contradict itself. The fixture has written valid
+    files.
+    """
     name, edit, what = CONTRADICTIONS[kind]  # array, its change, the begin of the error
     file = change_array(folder, name, edit)
     with pytest.raises(DataError, match=re.escape(what)) as caught:

@@ -32,6 +32,12 @@ def score_candidates_plainly(model: Any, examples: Any, row: int) -> list[float]
 
 
 def test_scores_are_sums_and_a_missing_candidate_is_never_chosen() -> None:
+    """A candidate's score is the sum of the log-probabilities of its target tokens.
+
+    The one with the highest score is chosen. In a table of samples and candidates a place without a
+    candidate has minus infinity. A sample is right if its chosen candidate is marked in
+    ``correct``.
+    """
     # Six sequences are the candidates of three samples, which have 2, 1 and 3 of them.
     layout = ScoreLayout(
         sample_of_sequence=torch.tensor([0, 0, 1, 2, 2, 2]),  # the sample of each sequence
@@ -65,6 +71,11 @@ def test_scores_are_sums_and_a_missing_candidate_is_never_chosen() -> None:
 @pytest.mark.parametrize("micro_batch_size", [1, 3])  # 10 and 30 sequences a forward pass
 @pytest.mark.parametrize("trim", [False, True])
 def test_accuracy_takes_the_best_of_all_candidates(micro_batch_size: int, trim: bool) -> None:
+    """``evaluate`` gives the accuracy that scoring each candidate alone gives.
+
+    The small job has 13 validation samples (``VALIDATION``) with up to 23 candidates.
+    ``trim_padding`` cuts padding that no sequence of a batch needs.
+    """
     job = tiny_glm.new_job(micro_batch_size=micro_batch_size, trim_padding=trim)
     tiny_glm.train(job, epochs=1)
     examples = job.data.validation
@@ -102,6 +113,7 @@ def test_accumulation_trimming_and_checkpointing_train_the_same() -> None:
 
 
 def test_grouping_batches_samples_of_similar_size() -> None:
+    """With ``group_by_choices`` a batch of two samples has more similar numbers of candidates."""
     spread = {}
     for grouped in (False, True):
         job = tiny_glm.new_job(group_by_choices=grouped, micro_batch_size=2)
@@ -137,6 +149,7 @@ def test_learning_rate_rises_and_falls_linearly() -> None:
 
 
 def test_the_optimizer_is_the_published_one() -> None:
+    """AdamW decays all weights but those of norms, and no bias; 0.1 is the recipe's decay."""
     job = tiny_glm.new_job(weight_decay=0.1)
     optimizer = job.stepper.optimizer
     # Parameters of the first group are decayed, those of the second are not.

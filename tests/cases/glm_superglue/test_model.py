@@ -53,6 +53,11 @@ def test_parameter_counts_match_the_model() -> None:
 @pytest.mark.parametrize("checkpointed", [False, True])
 @pytest.mark.parametrize("length", [20, 150])
 def test_logits_loss_and_gradients_equal_the_originals(length: int, checkpointed: bool) -> None:
+    """Our model against the original, written out plainly (``PlainGlm``), with equal weights.
+
+    Ours computes only the log-probabilities of targets, given as flat positions; the original has a
+    mask of all tokens. ``checkpointed``: activations are computed again in the backward pass.
+    """
     our_model, plain = make_models(dropout=0.0, checkpoint_activations=checkpointed)
     inputs = make_sequences(rows=3, length=length)
     # Tokens before the separator see each other: none, half, or all of a sequence.
@@ -99,6 +104,12 @@ def compute_gradients(model: Glm) -> list[torch.Tensor]:
 
 
 def test_recomputed_layer_repeats_its_dropout_mask() -> None:
+    """With ``checkpoint_activations`` the backward pass computes each layer a second time.
+
+    It must drop the same numbers as before, or gradients would differ. ``compute_gradients``
+    returns log-probabilities and all gradients, from a fixed seed; index 0 of a pair of models is
+    ours.
+    """
     first_run, recomputed, repeated = (
         compute_gradients(make_models(dropout=0.3, checkpoint_activations=switch)[0])
         for switch in (False, True, False)

@@ -37,6 +37,10 @@ def prepare(raw):
 
 
 def test_a_download_becomes_a_folder_that_a_run_reads(raw):
+    """The download has 10 generated training passages with a question each, no checkpoint.
+
+    ``RECIPE`` is the tiny recipe for real data. The manifest lists what was written and counted.
+    """
     folder, progress_lines = prepare(raw)
     manifest = json.loads((folder / "manifest.json").read_text())
     assert manifest["counts"]["train"]["passages"] == 10
@@ -93,6 +97,7 @@ def break_first_line(raw):
     ],
 )
 def test_folder_that_is_not_a_download_is_refused(raw, damage, message):
+    """``damage`` removes or breaks a part of a valid download; nothing is then written."""
     damage(raw)
     with pytest.raises(DataError, match=message):
         prepare(raw)

@@ -67,6 +67,10 @@ def test_valid_data_passes_its_check_and_loads(folder):
 
 
 def test_validation_split_is_required_only_for_evaluation(tmp_path):
+    """``split`` has the weights of training, validation and test: "1" is training alone.
+
+    ``eval_every_epochs`` None: a run never evaluates, so that it needs no validation split.
+    """
     recipe = CASE.recipes["tiny"]
     data.generate(tmp_path, recipe)
     with pytest.raises(DataError, match="validation split has only 0 tokens"):
@@ -121,6 +125,7 @@ def test_a_split_without_a_whole_sample_is_refused(folder, changes, expected_err
     documents=st.integers(0, 10**9),
 )
 def test_splits_contain_every_document_once(weights, documents):
+    """Weights such as "8,1,1" divide the numbers of documents into ranges, one after another."""
     parts = list(data.split_documents(",".join(map(str, weights)), documents).values())
     # Ranges of document numbers, without a gap or an overlap.
     assert parts[0].start == 0
@@ -134,6 +139,7 @@ def test_splits_contain_every_document_once(weights, documents):
 
 @pytest.mark.parametrize("split", ["", "a", "949,50,1,1", "-1,2", "0,0,0", "1,,1", "nan"])
 def test_a_bad_split_is_refused(split):
+    """A split is one to three weights, not all 0; 10 is the number of documents."""
     with pytest.raises(UsageError) as caught:
         data.split_documents(split, 10)
     assert caught.value.where == "recipe field split"
