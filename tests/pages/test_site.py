@@ -244,6 +244,7 @@ def test_case_page_shows_speed_by_machine_and_changes_with_commits(tmp_path, mon
     assert positions == sorted(positions)  # columns in this order
     assert "case" not in page.texts  # the column would have one value only
     assert page.texts.count("H100") > 19  # rows of the history name what differs: the device
+    # The text of a confidence interval, with the number of launches that passed.
     assert any(text.endswith("(95%), 19 launches") for text in page.texts)
     words = [text for text in page.texts if text.strip()]
     # The median is 101 samples/s before the change and 151 after it, 49.5% more. In the row of the
@@ -304,6 +305,8 @@ def test_quotable_run_hides_no_other_machine(tmp_path, monkeypatch):
         )
         for device, grade in (("H100", "usable"), ("A100", "do_not_quote"))
     ]
+    # ``list_all_runs`` returns the rows of all runs; the page links to the run shown for a machine.
+    # 1180.6 is shown as 1,181.
     all_runs = views.list_all_runs(make_index(tmp_path, *runs), lists.PAGE_COLUMNS)
     page = Reader(lists.build_machines_page(all_runs, Links("machines.html")))
     # The A100's run may not be quoted, but is the only one of that machine.
@@ -367,6 +370,7 @@ def test_selected_runs_of_the_same_work_are_compared(three_runs):
         "Differences: micro_batch_size"
     )
     assert refusal in page.texts
+    # The first two links compare the same runs with the difference allowed, and in Chinese.
     addresses = page.list_values("a", "href")
     assert "compare?run=a1&run=b3&run=c2&allow=micro_batch_size" in addresses
     assert "zh/compare?run=a1&run=b3&run=c2" in addresses
@@ -374,6 +378,8 @@ def test_selected_runs_of_the_same_work_are_compared(three_runs):
 
 
 def test_other_work_is_compared_if_its_difference_is_allowed(three_runs):
+    # a1 and c2 are launches of the runs a and c of the fixture, which have the batch sizes 96 and
+    # 64; c is 1.2 times as fast, hence the verdict.
     allowed = Reader(
         views.build_comparison_page(three_runs, ["a1", "c2"], allow=["micro_batch_size"])
     )
@@ -384,6 +390,8 @@ def test_other_work_is_compared_if_its_difference_is_allowed(three_runs):
 
 def test_comparison_takes_two_to_six_different_runs(three_runs):
     # One run, the same one twice, and eight.
+    # The fixture has the runs a, b and c of five launches each, and ``a1`` is the first launch of
+    # a.
     for chosen in (
         ["a1"],
         ["a1", "a1"],
@@ -418,6 +426,8 @@ def test_runs_with_different_numbers_of_ranks_show_scaling(tmp_path, monkeypatch
 
 
 def test_addresses_are_relative_and_names_are_safe():
+    # ``Links`` makes the addresses of a page, here of run a in Chinese, whose pages are below
+    # ``zh``.
     links = Links("runs/a.html", "zh")
     assert (links.file, links.own_address) == ("zh/runs/a.html", "../runs/a.html")
     assert links.get_record_address("b") == "../../runs/b.json"
@@ -457,6 +467,8 @@ def index_with_rows(tmp_path):
 
 
 def test_published_rows_are_listed_without_a_page(index_with_rows, tmp_path):
+    # Rows that the fixture imported have the status "imported". Each is named by its file and line,
+    # such as line 2 of rows.csv, the one of toy.
     listing = list_runs(
         index_with_rows, ["status=imported"], columns=["case", "device", "world", "p_train"]
     )
@@ -474,6 +486,7 @@ def test_published_rows_are_listed_without_a_page(index_with_rows, tmp_path):
 def test_published_row_without_the_figure_of_speed_has_a_dash_and_not_zero(
     index_with_rows, tmp_path
 ):
+    # Speeds are compared by ``p_train``. This row of another machine gives only ``p_whole``.
     table = "configuration,model,precision,p_whole\nB200 1x8,toy,fp32,4000\n"
     (tmp_path / "runs" / "imported" / "other.csv").write_text(table)
     index_with_rows.refresh()
@@ -545,6 +558,8 @@ def make_three_batch_sizes(tmp_path):
 
 
 def test_lists_show_the_settings_in_which_rows_differ(tmp_path):
+    # Three runs of toy with batch sizes (bs) of 8, 16 and 64, the last and newest under open rules,
+    # and a single run "b" of another case. The recipe of all is standard-1x8.
     database = make_three_batch_sizes(tmp_path / "runs")
     writing.write_site(database, tmp_path / "site")
     page = read_page(tmp_path / "site" / "index.html")

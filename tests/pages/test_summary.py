@@ -57,11 +57,14 @@ def test_figure_of_too_few_launches_for_an_interval_is_named_a_range():
     launches.append(make_launch_record(4, p_core=None))
     table, *_ = build_repeats(build_summary(launches))
     assert "95% interval" in translate_headers(table)  # five launches passed; one has no p_core
+    # Cells: name, mean, unit, range, variation, and how many launches have the figure.
     row = ("p_core", "100.0", "samples/s", "100.0 – 100.0 (range)", "0.00%", "4")
     assert row in translate_rows(table)
 
 
 def test_failed_launches_are_named_and_never_averaged_in():
+    # The ``p_core`` of launches that failed or missed the target is 1 or 2 samples/s, so that the
+    # mean would show it. 101.98 is the geometric mean, the square root of 100 x 104.
     launches = [
         make_launch_record(0, p_core=100.0),
         make_launch_record(1, p_core=1.0, status="failed"),
@@ -85,6 +88,7 @@ def test_failed_launches_are_named_and_never_averaged_in():
 
 def test_first_lines_say_once_that_no_window_was_repeated():
     """Some windows of steps are repeated to check their results bit by bit; these had none."""
+    # Both launches have the finding, and its sentence is printed once for the two of them.
     finding = message("no_window_replayed")
     launches = [make_launch_record(number, p_core=100.0, findings=[finding]) for number in range(2)]
 
@@ -94,6 +98,7 @@ def test_first_lines_say_once_that_no_window_was_repeated():
 
 
 def test_figure_of_one_launch_has_no_variation_and_of_none_is_absent():
+    # Cells: name, mean, unit, range, variation (a dash: none), number of launches.
     table, *_ = build_repeats(build_summary([make_launch_record(0, p_core=100.0)]))
     assert ("p_core", "100.0", "samples/s", "100.0 – 100.0", "–", "1") in translate_rows(table)
     summary = build_summary(
@@ -150,6 +155,7 @@ def test_only_launches_of_the_same_work_have_a_summary():
     }
     assert len(group_by_work([by_version["0.1.0"], by_version["0.1.1"]])) == 1
     assert len(group_by_work([by_version["0.1.0"], by_version["0.2.0"]])) == 2
+    # The same run given twice, as its id shows, and no run at all.
     with pytest.raises(UsageError, match="twice"):
         build_summary([read_golden_record(), read_golden_record()])
     with pytest.raises(RecordError, match="no record"):

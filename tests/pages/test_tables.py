@@ -223,6 +223,8 @@ def test_a_founding_page_equals_our_table_cell_by_cell(case):
 
 
 def test_a_record_with_a_published_rows_values_prints_that_row():
+    # The golden record gets the values of the second published row of its case: A100, 1x8, fp32, a
+    # batch size of 96, and its figures with more digits than the page prints.
     record = read_golden_record()
     plan = record.plan.model_copy(
         update={
@@ -263,6 +265,7 @@ def read_about(case):
 
 
 def test_only_a_published_name_replaces_a_precision():
+    # ``read_about(case)`` has what the pages say of a case, with its names of precisions.
     record = read_golden_record()
 
     def format_label(case, precision):
@@ -343,6 +346,7 @@ def test_only_the_published_form_shows_slashes_for_missing_values():
     }
     record = read_golden_record(figures=figures, plan=record.plan.model_copy(update={"fix_hp": {}}))
     table = tables.build_performance_table([record])
+    # This table has the form of the published pages. ``fix_hp``: no changed hyperparameters.
     row_by_header = dict(zip(translate_headers(table), translate_rows(table)[0], strict=True))
     assert (row_by_header["fix_hp"], row_by_header["p_core"], row_by_header["mem"]) == (
         "/",

@@ -61,6 +61,7 @@ def test_summary_of_a_run_has_title_sentence_row_ruler_and_limit():
 
 
 def test_summary_of_a_run_rates_the_result():
+    # The golden record again under another id, so the ratio of the two is 1.
     other = read_golden_record(run_id="other")
     (line,) = [x for x in list_first_lines([read_golden_record()], [other]) if "comparable" in x]
     ratio = "× 1.00 of 2 x NVIDIA A100-SXM4-40GB (your run, noisy)"
@@ -131,6 +132,7 @@ def test_unverified_run_is_marked_beside_its_trust_within_80_columns():
 
 
 def test_too_wide_table_of_one_row_becomes_a_column():
+    # ``show_record`` prints the page for 80 columns, less than the row needs; "all": every section.
     text = show_record(read_golden_record(), extent="all")
     # Each column of the table is a line: its header and its value.
     assert re.search(r"configuration +NVIDIA A100-SXM4-40GB 1 node x 2 \(1x2\)\n", text)
@@ -138,6 +140,7 @@ def test_too_wide_table_of_one_row_becomes_a_column():
 
 
 def test_table_whose_words_do_not_fit_is_split_after_its_first_column():
+    # Seven columns of words of up to 9 characters need more than 40 columns of the screen.
     names = ["name", *(f"column_{number}" for number in range(6))]
     rows = [[f"row_{m}", *(f"value_{m}_{number}" for number in range(6))] for m in range(3)]
     text = show([build_table(names, rows)], width=40)
@@ -147,6 +150,7 @@ def test_table_whose_words_do_not_fit_is_split_after_its_first_column():
 
 
 def test_lines_end_between_words_and_between_chinese_characters():
+    # ``wrap`` splits a text into lines of at most so many columns; a Chinese character takes two.
     assert wrap("do_not_quote this run", 14) == ["do_not_quote", "this run"]
     assert wrap("后段比前段快，step_time_cv 很大。", 13) == [
         "后段比前段",
@@ -165,6 +169,8 @@ def test_lines_end_between_words_and_between_chinese_characters():
 @pytest.mark.parametrize("lang", ["en", "zh"])
 def test_first_screen_is_short_and_all_option_shows_more(width, lang):
     sampled = Record.model_validate_json((GOLDEN / "record_sampled.json").read_bytes())
+    # Of two golden records, ``sampled`` has readings of its devices over time. ``cell_len`` is the
+    # width in columns. ``step_time_p50`` is one of the figures that only ``--all`` shows.
     for record in (read_golden_record(), sampled):
         screen = show_page(build_document([record]), lang, width=width)
         everything = show_page(build_document([record]), lang, width=width, extent="all")
@@ -234,6 +240,7 @@ def test_key_figures_of_a_case_follow_those_of_all_cases():
 
 
 def test_sentences_about_charts_appear_only_with_charts():
+    # A run with readings over time; a terminal cannot draw their curves, an HTML page does.
     sampled = Record.model_validate_json((GOLDEN / "record_sampled.json").read_bytes())
     assert "The curves show" not in show_record(sampled)
     assert "The curves show" in to_body_html(build_document([sampled]), "en")
@@ -292,6 +299,9 @@ def test_no_line_is_wider_than_80(make):
 
 
 def test_text_of_a_record_is_escaped():
+    # The record's texts have escape sequences of terminals (they begin with \x1b and end with \x07)
+    # and marks that the library rich would obey, such as ``[bold red]``; these are printed as they
+    # are.
     for text in (
         show_record(make_hostile_record()),
         "\n".join(list_first_lines([make_hostile_record()])),
