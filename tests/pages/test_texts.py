@@ -55,6 +55,9 @@ def test_every_text_is_used():
 
 
 def test_names_of_counts_fit_on_one_line_of_a_narrow_terminal() -> None:
+    # 24 columns are a limit of our own for a name. ``measure_width`` counts two columns for a
+    # Chinese character. ``TEXTS`` has the English and the Chinese text (``en``, ``zh``) of each
+    # key.
     names = {key: text for key, text in TEXTS.items() if key.startswith("count.")}
     assert len(names) == 8  # all were found
     for key, text in names.items():

@@ -73,6 +73,8 @@ def test_plan_of_the_toy_case_matches_its_golden_file(resolve: Any, tmp_path: Pa
 
 
 def test_written_plan_is_read_back(resolve: Any, tmp_path: Path) -> None:
+    # ``resolve`` plans a run of the toy case with these changes of its recipe; bs is short for
+    # ``micro_batch_size``.
     saved_plan = resolve(assignments=["bs=96", "precision=bf16"])
     saved_plan.save(tmp_path)
     assert plan.Plan.read(tmp_path) == saved_plan
@@ -99,6 +101,8 @@ def test_a_bad_key_is_named(resolve: Any, key: str) -> None:
 
 
 def test_values_are_parsed_by_the_fields_type(resolve: Any) -> None:
+    # Short names of recipe fields, and texts as on the command line. ``fix_hp``: the changes that
+    # the closed rules allow; ``extra``: the others. ``amp`` is another word for fp16.
     args = ["bs=96", "lr=0.00015", "precision=amp", "compile=true", "target=none", "steps=none"]
     resolved = resolve(assignments=args)
     assert resolved.fix_hp == {
@@ -113,6 +117,8 @@ def test_values_are_parsed_by_the_fields_type(resolve: Any) -> None:
 
 
 def test_tunable_fields_are_listed_and_fixed_fields_make_the_run_open(resolve: Any) -> None:
+    # ``fix_hp`` lists the changes that the closed rules allow, here of the batch size (bs) and of
+    # the accumulation of gradients (gas); ``extra`` lists all others.
     closed = resolve(assignments=["bs=96", "gas=2"])
     assert (closed.rules, closed.extra) == ("closed", {})
     # Weight decay and the number of epochs are fixed by the closed rules.
@@ -137,6 +143,9 @@ def test_tunable_fields_are_listed_and_fixed_fields_make_the_run_open(resolve: A
     ],
 )
 def test_a_run_is_compared_with_a_standard_recipe(name: str, world: str, standard: str) -> None:
+    # ``name``: the recipe that is run; ``world``: nodes x ranks of each, on which it runs;
+    # ``standard``: the recipe with whose values it is compared. ``make_sized_case`` has the
+    # standards for 1x1 and 1x8. ``find_recipe_world`` reads the world from a recipe's name.
     case = make_sized_case()
     recipes_with_world = {
         key: replace(recipe, world=find_recipe_world(key)) for key, recipe in case.recipes.items()
@@ -189,6 +198,8 @@ def test_default_of_a_shipped_recipe_is_no_change() -> None:
     ],
 )
 def test_invalid_argument_is_refused(resolve: Any, word: str, what: str, fix: str) -> None:
+    # ``word``: a change of the toy recipe "tiny", as on the command line. Its own values, which the
+    # advice (``fix``) names, are a batch size of 64 and a learning rate of 0.003.
     with pytest.raises(UsageError) as caught:
         resolve(assignments=[word])
     assert what in str(caught.value)
@@ -307,6 +318,8 @@ def make_sized_case() -> cases.Case:
 def test_recipe_is_chosen_by_number_of_ranks(
     name: str | None, world: str, real_data: bool, chosen: str
 ) -> None:
+    # ``name``: what the user named, a recipe or a family of them such as "standard"; ``real_data``:
+    # a folder of data was given too. ``tiny`` alone generates its data.
     assert (
         recipes.choose_recipe(make_sized_case(), name, world=world, real_data=real_data) == chosen
     )
@@ -317,6 +330,7 @@ def test_real_data_recipe_needs_existing_data(
 ) -> None:
     with pytest.raises(DataError, match="no such file"):
         resolve(data=tmp_path / "nowhere", recipe="tiny")
+    # A case whose recipe standard-1x1 trains on real data, unlike those of the toy case.
     monkeypatch.setattr(cases, "load", lambda _: make_sized_case())
     # No folder was given at all.
     with pytest.raises(UsageError, match="recipe standard-1x1 trains on real data"):
@@ -327,6 +341,8 @@ def test_real_data_recipe_needs_existing_data(
 def test_data_without_samples_is_refused(
     resolve: Any, monkeypatch: pytest.MonkeyPatch, split: str
 ) -> None:
+    # What a check of the data finds: five samples of each part, but none of ``split``. ``resolve``
+    # plans a run of the toy case, whose check of the data is replaced.
     facts = replace(
         DataFacts(train_samples=5, eval_samples=5, content_id="id", layout="npz"), **{split: 0}
     )
@@ -336,6 +352,7 @@ def test_data_without_samples_is_refused(
 
 
 def test_more_ranks_than_accelerators_are_refused(resolve: Any) -> None:
+    # The fixtures of this file give the machine two accelerators of the vendor "fake".
     assert resolve(device="fake", nproc=2).device.product_names == ["Fake Accelerator 1"] * 2
     with pytest.raises(
         EnvironmentFault, match="3 fake devices are needed, but this machine has 2"
@@ -416,6 +433,8 @@ def test_vendor_and_launcher_without_real_runs_are_named_in_the_plan(
 
 def test_several_machines_need_another_launcher(resolve: Any) -> None:
     # Two nodes are asked for by the key or by the recipe.
+    # A key is model:framework:device:nodes:ranks:repeats. The usual launcher starts ranks on this
+    # machine only, so at most one node.
     for word, recipe_name in (("toy:pytorch:cpu:2:1:1", None), ("distilbert", "standard-2x8")):
         with pytest.raises(EnvironmentFault, match="2 nodes are needed, but at most 1") as caught:
             resolve(word, recipe=recipe_name)
@@ -423,6 +442,8 @@ def test_several_machines_need_another_launcher(resolve: Any) -> None:
 
 
 def test_nproc_option_means_one_machine() -> None:
+    # ``choose_work`` returns the case, the recipe and the numbers of nodes and ranks; ``world`` is
+    # nodes x ranks of each. A recipe's name ends with the world for which it was written.
     as_in_recipe = choose_work(RunRequest(case="distilbert", recipe="standard-2x8"))
     assert as_in_recipe.world == "2x8"
     with_nproc = choose_work(RunRequest(case="distilbert", recipe="standard-2x8", nproc=4))
@@ -444,6 +465,7 @@ def test_labels_name_every_deviation_of_the_run(
     # A vendor that is used only if it is named simulates a device.
     monkeypatch.setattr(FakeVendor, "named_only", True, raising=False)
     assert "simulated-device" in resolve(device="fake").labels
+    # ``TOY`` is the toy case. A recipe for eight ranks is labelled if the run has another number.
     recipe = replace(TOY.recipes["tiny"], world="1x8")
     monkeypatch.setattr(cases, "load", lambda _: replace(TOY, recipes={"tiny": recipe}))
     assert "recipe-written-for-1x8" in resolve().labels
@@ -465,12 +487,15 @@ def test_forced_expert_balance_is_labelled_and_not_to_be_quoted(resolve: Any) ->
 
 @pytest.mark.parametrize("seconds", [0.01, 3_601.0])
 def test_sampling_interval_out_of_bounds_is_refused(resolve: Any, seconds: float) -> None:
+    # Seconds between two readings of the devices: more than an hour, or so few that the readings
+    # would disturb the run.
     with pytest.raises(UsageError) as caught:
         resolve(sample_every=seconds)
     assert caught.value.where == "--sample-every"
 
 
 def test_every_repeat_is_a_launch_with_its_own_folder(resolve: Any) -> None:
+    # The plan of three launches, from which the plan of the second one is made.
     first = resolve(repeat=3)
     second = resolving.plan_launch(first, 2)
     assert second.run_id == f"{first.run_id}-r2"
@@ -549,6 +574,7 @@ def test_old_torch_has_no_fsdp_on_devices_that_gloo_serves(
 
 def test_ranks_that_share_a_model_train_the_same_samples() -> None:
     recipe = {"micro_batch_size": 4, "grad_accum_steps": 2}
+    # Samples of a step of all 8 ranks: 8 x 4 of a micro-batch x 2 micro-batches accumulated = 64.
     assert recipes.compute_step_samples(recipe, 8) == 64
     # 8 ranks in groups of 2, each of which trains one model: 4 times 8 samples.
     assert recipes.compute_step_samples({**recipe, "tensor_parallel": 2}, 8) == 32

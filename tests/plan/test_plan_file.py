@@ -104,6 +104,8 @@ def test_every_key_is_read(parse: Parse, tmp_path: Path) -> None:
 
 
 def test_plan_file_has_defaults(parse: Parse) -> None:
+    # The fixture writes the text into ``plan.yaml``, whose name without its ending is the plan's.
+    # Without a device in the file, an entry asks for any accelerator.
     plan = parse("runs:\n- {case: toy, recipe: tiny}\n- case: toy:pytorch:cpu:1:2:1\n")
     assert (plan.name, plan.out) == ("plan", Path("runs/plan"))
     first, keyed = plan.entries
@@ -152,6 +154,8 @@ def test_options_override_the_file_or_are_refused(parse: Parse) -> None:
     ],
 )
 def test_a_fault_is_named_with_its_key(parse: Parse, text: str, parts: list[str]) -> None:
+    # ``parse`` writes the text into plan.yaml and reads it. ``parts``: words of the error, with the
+    # number of the run, counted from 1, and the key that is wrong.
     with pytest.raises(UsageError) as caught:
         parse(text)
     assert "plan.yaml" in str(caught.value)
@@ -203,6 +207,8 @@ def test_the_shipped_plans_can_be_read() -> None:
 
 @pytest.mark.parametrize("page", ["measuring.md", "measuring.zh.md"])
 def test_documented_example_is_a_valid_plan(parse: Parse, page: str) -> None:
+    # The guide in ``docs`` shows a plan file in its first YAML block. It lists a run of toy, one
+    # with a name, and combinations of two cases, two numbers of ranks and two batch sizes.
     guide = (PLANS.parent / "docs" / page).read_text(encoding="utf-8")
     plan = parse(guide.split("```yaml\n")[1].split("```")[0])
     changes = [f"nproc_{count}-bs_{size}" for count in (1, 2) for size in (8, 16)]

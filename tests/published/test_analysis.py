@@ -57,6 +57,7 @@ LINES = "".join(f"noise\nstep {i}, ips: {i}.5 samples/s\n" for i in range(1, 9))
     ],
 )
 def test_number_after_the_keyword_is_the_value(keyword, line, expected):
+    # The reader takes numbered lines, and keeps the number that follows the keyword in each.
     reader = KeywordReader(keyword=keyword)
     reader.read([(1, f"{line}\n")])
     assert list(reader.values) == ([] if expected is None else [expected])
@@ -79,6 +80,8 @@ def test_number_after_the_keyword_is_the_value(keyword, line, expected):
 def test_value_is_selected_by_position_separator_and_range(options, line, expected):
     # position: the word of the line; separator: between words; character_range:
     # characters of the word.
+    # Words and characters are counted from 0, words below 0 from the end; "1:3" are the characters
+    # 1 and 2, and "3" is the first three. Without a position, the value follows the keyword.
     reader = KeywordReader(keyword="ips", **options)
     reader.read([(1, f"{line}\n")])
     assert list(reader.values) == ([] if expected is None else [expected])
@@ -135,11 +138,14 @@ def test_terminal_codes_and_crash_output_change_no_value(log, spoil):
 def test_malformed_lines_are_counted_and_the_first_is_shown(log):
     # The last line has no end, so its number may have been cut: it is malformed too.
     analysis = analyze_speed(log("ips: 1\nips: -\nips: nan\nips: 3\nips: 55"))
+    # The mean of 1 and 3; malformed are "-", "nan" and the line without an end.
     assert (analysis.record.FINAL_RESULT, analysis.figures["lines_malformed"]) == (2.0, 3)
     assert "first malformed value in line 2: ips: -" in summarize(analysis)
 
 
 def test_value_of_a_closing_line_counts_if_there_is_no_other(log):
+    # A line with "avg" closes a log: its value sums up those before it, of which there are none
+    # here. ``analyze_speed`` reads the number behind "ips:" as the speed.
     analysis = analyze_speed(log("Traceback\navg ips: 3\n"))
     assert analysis.record.FINAL_RESULT == 3.0
     assert analysis.figures["first_value"] == "line 2: avg ips: 3"
@@ -169,6 +175,8 @@ def test_value_of_a_closing_line_counts_if_there_is_no_other(log):
     ],
 )
 def test_failed_run_has_a_record_with_zero_and_the_flag(log, data, options, why):
+    # ``analyze_speed`` looks for numbers behind the keyword "ips:", unless a preset, the known form
+    # of a trainer's log, is to find them. ``skip_steps``: how many first values do not count.
     analysis = analyze_speed(log(data), ips_unit="steps/s", **options)
     assert (analysis.record.FINAL_RESULT, analysis.record.JOB_FAIL_FLAG) == (0.0, 1)
     assert why in summarize(analysis)
@@ -178,6 +186,8 @@ def test_failed_run_has_a_record_with_zero_and_the_flag(log, data, options, why)
 @pytest.mark.parametrize(("skip_steps", "skipped"), [(0, 0), (1, 1), (2, 2), (9, 2)])
 def test_only_values_of_the_speed_count_as_skipped(log, skip_steps, skipped):
     """A preset that finds none of the log's two values does not count them as skipped."""
+    # A preset is the known form of a trainer's log; "auto" finds the key "ips:" by itself, and
+    # "megatron" finds no line of its own form.
     figures = analyze_speed(
         log("ips: 1\nips: 2\n"), keyword="", preset="auto", skip_steps=skip_steps
     ).figures
@@ -200,6 +210,7 @@ def test_names_of_profiles_are_in_the_record(log):
 
 
 def test_damaged_or_missing_log_is_refused(log):
+    # A compressed log whose last 40 bytes are missing.
     with pytest.raises(DataError, match="damaged gzip"):
         analyze_speed(log(gzip.compress(LINES.encode() * 100)[:-40], "cut.gz"))
     with pytest.raises(DataError, match="cannot read"):
@@ -207,6 +218,7 @@ def test_damaged_or_missing_log_is_refused(log):
 
 
 def test_loss_that_is_not_finite_fails_the_record(log):
+    # Both lines have a speed, but the last loss is no number: the training diverged.
     analysis = analyze_speed(log("ips: 1 loss: 5.5\nips: 1 loss: nan\n"), keyword_loss="loss:")
     assert analysis.record.JOB_FAIL_FLAG == 1
     assert "LOSS_RESULT" not in json.loads(analysis.record.to_json())
