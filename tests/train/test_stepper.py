@@ -86,11 +86,13 @@ def test_the_learning_rate_follows_the_schedule() -> None:
     for _ in factors:
         before = read_weights(stepper.model)
         stepper.step(iter([batch]))
-    assert learning_rates == [0.08, 0.04, 0.02, 0.0]
+    assert learning_rates == [0.08, 0.04, 0.02, 0.0]  # 0.08 times each factor
     torch.testing.assert_close(read_weights(stepper.model), before)  # the last rate was 0
 
 
 def test_the_gradient_is_clipped_to_the_norm() -> None:
+    # ``make_rows`` returns ``ROWS``, 71, rows, which are one batch here. Their gradient is larger
+    # than 0.01.
     features, targets = make_rows()
     model = new_model()
     stepper = new_stepper(model, max_grad_norm=0.01)
@@ -109,6 +111,7 @@ def test_the_gradient_is_clipped_to_the_norm() -> None:
 
 
 def test_model_without_gradients_has_nothing_to_clip() -> None:
+    # No backward pass has run, so no parameter has a gradient; clipping must not fail.
     model = new_model()
     clip_gradients(model, max_norm=0.01)
     assert all(parameter.grad is None for parameter in model.parameters())
@@ -120,6 +123,7 @@ def test_model_without_gradients_has_nothing_to_clip() -> None:
 )
 def test_the_forward_pass_runs_in_the_precision(precision: str, dtype: torch.dtype) -> None:
     features, targets = make_rows()
+    # Of each forward pass, the dtypes of the model's output and of its weights.
     dtypes: list[tuple[torch.dtype, torch.dtype]] = []
 
     def compute_loss_sum(model: nn.Module, batch: Batch) -> torch.Tensor:
@@ -171,6 +175,8 @@ def test_an_overflow_is_a_skipped_step_and_counted(max_grad_norm: float | None) 
 
 
 def test_loss_scale_at_its_minimum_ends_the_run() -> None:
+    # A step whose gradient overflows is left out, and halves the scale; ``check`` raises an error
+    # once the scale is below its minimum.
     features, targets = make_rows()
 
     def compute_overflowing_loss(model: nn.Module, batch: Batch) -> torch.Tensor:

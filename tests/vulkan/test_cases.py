@@ -19,7 +19,10 @@ TOLERANCE_OF_LONG_SUMS = {("llama2_7b_lora", "fp32"): 3e-6}
 
 
 def build_job(device, generated, name, precision) -> Any:
-    """Return the job of a case's tiny recipe without dropout; ``generated``: folder of its data."""
+    """Return the job of a case's tiny recipe without dropout; ``generated``: folder of its data.
+
+    ``RECIPE_FIELDS``: by case, further changes: random first weights, and no evaluation by MMLU.
+    """
     job = tiny_jobs.build(
         name,
         device,

@@ -22,6 +22,8 @@ WORK = WORK.replace("warmup_steps = 5", "warmup_steps = 3")
     ],
 )
 def test_program_that_cannot_be_measured_fails_with_its_reason(tmp_path, kind, code):
+    # ``bad.py`` makes the mistake ``kind``. ``WORK``, the file of ``--witness``, states its work: 8
+    # samples a step.
     record = measure(tmp_path, "bad.py", kind, work=WORK)
     assert record.status == "failed"
     assert record.cause is not None
@@ -42,6 +44,8 @@ def test_program_that_ends_in_an_unusual_way_is_measured_in_full(tmp_path, kind)
 
 @pytest.mark.parametrize("starter", [(), ("-m", "torch.distributed.run", "--nproc-per-node=1")])
 def test_exception_of_the_program_is_the_cause(tmp_path, starter):
+    # ``bad.py`` raises a ValueError after 8 steps. It is started by Python, or by torchrun with one
+    # rank. ``WORK``, the file of ``--witness``, states its work.
     launcher = (sys.executable, *starter)
     record = measure(tmp_path, "bad.py", "raises", work=WORK, launcher=launcher)
     assert record.status == "failed"
@@ -93,6 +97,8 @@ def test_file_that_the_program_writes_instead_is_read(tmp_path, monkeypatch):
 
 
 def test_second_optimizer_withholds_figures_with_the_reason(tmp_path):
+    # ``WORK``, the file of ``--witness``, states one optimizer, but the program steps two: what one
+    # step is cannot be told.
     record = measure(tmp_path, "bad.py", "two_optimizers", work=WORK)
     assert record.status == "passed"
     for name in ("final_result", "p_train", "step_time_p50", "model_flops_per_device"):
@@ -104,7 +110,7 @@ def test_second_optimizer_withholds_figures_with_the_reason(tmp_path):
 
 def test_two_declared_optimizers_form_one_step(tmp_path):
     # ``WORK``, the file of ``--witness``, declares one optimizer, the default, unless it is
-    # changed.
+    # changed. The program steps two models' optimizers in each of its 20 steps.
     work = WORK.replace("[step]", "optimizers = 2\n[step]")
     record = measure(tmp_path, "bad.py", "two_optimizers", work=work)
     assert (record.status, record.counts.steps) == ("passed", 20)
@@ -132,6 +138,7 @@ def test_batches_without_a_loader_cannot_be_counted(tmp_path):
 
 
 def test_compiled_steps_give_no_counted_flops(tmp_path):
+    # FLOPs are counted by torch's operations; those of compiled steps are other ones.
     record = measure(tmp_path, "bad.py", "compiled", work=WORK)
     assert record.status == "passed"
     reason = record.figures["model_flops_per_device"].reason

@@ -82,8 +82,9 @@ def test_second_data_set_counts_as_training_after_the_first_ends():
     counter.add(TRAIN, torch.zeros(4, 3), MARKS)
     counter.note_backward()
     counter.take_fetches()
-    # The second data set, ``VALID``, is taken for an evaluation until several steps had no batch of
-    # the first.
+    # ``take_fetches`` ends a step and returns its training batches. The second data set, ``VALID``,
+    # is taken for an evaluation until two steps in a row had no batch of the first, ``TRAIN``.
+    # ``MARKS`` are times of the fetch, without effect here.
     for _ in range(4):
         counter.add(VALID, torch.zeros(2, 3), MARKS)
         counter.note_backward()
@@ -92,6 +93,7 @@ def test_second_data_set_counts_as_training_after_the_first_ends():
 
 
 def test_first_epoch_rows_have_equal_digests_only_if_equal():
+    # ``TRAIN`` is the id of a data set; ``MARKS`` are times of the fetch, without effect here.
     counter = BatchCounter()
     rows = torch.arange(6).reshape(3, 2)  # three different rows
     # A loader has a new iterator in each epoch.

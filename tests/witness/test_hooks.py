@@ -22,7 +22,7 @@ class FailingDevice:
 
     def mark(self) -> int:
         """Return the number of the call, or fail."""
-        self.calls += 1
+        self.calls += 1  # so it is 1 in the first call, whose number is 0 in ``first_failure``
         if self.calls > self.first_failure:
             raise RuntimeError("the device is lost")
         return self.calls
@@ -85,7 +85,7 @@ def test_checkpoint_that_fails_ends_its_pause(monkeypatch: pytest.MonkeyPatch) -
     for name in ("train", "load_state_dict"):
         monkeypatch.setattr(torch.nn.Module, name, getattr(torch.nn.Module, name))
     hooks._hook_pauses(torch)
-    calls: list[str] = []
+    calls: list[str] = []  # what the hooks report: that a pause began, and that it ended
     rank = SimpleNamespace(
         pause=lambda name: calls.append(f"pause {name}"),
         resume_after=lambda name: calls.append(f"resume after {name}"),

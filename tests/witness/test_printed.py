@@ -58,6 +58,7 @@ def test_each_pattern_group_is_a_quantity(tmp_path):
 
 def test_each_state_of_a_progress_bar_is_a_line(tmp_path):
     (tmp_path / "log.launcher.txt").write_bytes(b"1/3 5.0it/s\r2/3 6.0it/s\r3/3 7.0it/s\n")
+    # A bar returns to the begin of its line, by "\r", for its next state.
     witness = make_witness(r"(?P<steps_per_second>[0-9.]+)it/s", tmp_path)
     assert read_printed(tmp_path, witness)[0]["values"] == [5.0, 6.0, 7.0]
 

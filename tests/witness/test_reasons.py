@@ -24,6 +24,9 @@ def make_measurement(
 ) -> Any:
     """Return a measurement of a warm-up of 10 steps of 0.3 s, and 10 steps of 0.1 s.
 
+    It has what ``compare_printed`` reads: a printed speed is compared with the measured one, and a
+    difference is explained, if it can be.
+
     A step has 10 samples and 1,000 tokens (``TOKENS``). ``STEPS`` is 20, ``WARMUP`` 10.
 
     Args:
@@ -104,6 +107,7 @@ def test_difference_has_its_reason(printed, phase, reason):
 
 def test_speed_per_rank_is_distinguished_from_the_total():
     # It prints the speed of one of its four ranks.
+    # A rank trains 1,000 tokens in a step of 0.1 s, so four train 4e4 a second.
     measurement = make_measurement({"tokens_per_second": [1e4] * 20}, ranks=4)
     (comparison,) = compare_printed(measurement, make_figures())
     assert comparison.measured == pytest.approx(4e4)
@@ -211,6 +215,7 @@ def test_speed_that_agrees_has_no_reason():
 
 
 def test_speed_without_a_measured_one_is_named():
+    # The program prints 40% in each of 20 steps; the measured MFU is not known.
     measurement = make_measurement({"mfu_percent": [40.0] * 20})
     findings = list(find_in_printed(measurement, make_figures(mfu=None)))
     assert [finding.code for finding in findings] == ["printed_unmeasured"]

@@ -43,7 +43,7 @@ def call(*words: str) -> subprocess.CompletedProcess[str]:
 def test_launches_of_one_program_compare(runs):
     # Two runs of the same program with the same command.
     process = call("compare", str(runs / "first"), str(runs / "second"))
-    assert process.returncode == 3  # too few launches to tell
+    assert process.returncode == 3  # one launch on each side is too few to tell
     # Both sides are marked: ``witnessed`` is the label of a user's own program.
     assert process.stdout.count("witnessed") == 2
 
