@@ -38,7 +38,8 @@ def test_plain_loop_is_measured_in_full(tmp_path):
 
 
 def test_batch_that_contradicts_the_file_is_found(tmp_path):
-    # The program's batches have 8 samples.
+    # The program's batches have 8 samples. ``WORK``, the file of ``--witness``, says so, but is
+    # changed here to say 16.
     work = WORK.replace("samples = 8", "samples = 16")
     record = measure(tmp_path, "plain.py", "--steps", "20", work=work)
     assert list_grave_finding_codes(record) == {"witness_batch"}
@@ -59,6 +60,7 @@ def test_batches_are_counted_as_the_file_declares(tmp_path):
 
 def test_speed_in_a_known_form_needs_no_pattern(tmp_path):
     # ``plain.py`` prints ``step_ms`` in each of its 20 steps, a known form; it is read in seconds.
+    # ``WORK`` is the file of ``--witness``; here without ``speed_line``, the pattern of such lines.
     work = "\n".join(line for line in WORK.splitlines() if "speed_line" not in line)
     record = measure(tmp_path, "plain.py", "--steps", "20", work=work)
     assert [(speed.quantity, speed.lines) for speed in record.printed] == [("step_s", 20)]
@@ -132,7 +134,7 @@ def test_command_line_runs_a_program_and_prints_its_folder(tmp_path):
 
 @pytest.mark.parametrize("launcher", ["torchrun", "ranks"])
 def test_ranks_are_measured_with_any_launcher(tmp_path, launcher):
-    # Either the plan names two ranks, or the command does.
+    # Either the plan names two ranks, or the command does. Each takes 20 steps of 4 samples.
     args = (sys.executable,)
     fields = {"nproc": 2}
     if launcher == "torchrun":

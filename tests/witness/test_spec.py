@@ -42,6 +42,7 @@ def test_whole_file_is_read(tmp_path):
     # ``WHOLE`` is the text of a file with the values below, and with a pattern of lines that have a
     # speed. It has no ``optimizers`` and ``window_steps``, which get their defaults, 1 and None.
     # Because it states tokens of a step, tokens are counted.
+    # ``flops_per_token`` is 6e9, and the precision bf16.
     spec = read_witness_spec(write_spec(tmp_path, WHOLE))
     assert (spec.name, spec.precision, spec.warmup_steps) == ("mine", "bf16", 5)
     assert spec.step is not None
@@ -66,6 +67,8 @@ def test_whole_file_is_read(tmp_path):
     ],
 )
 def test_fault_names_file_and_key(tmp_path, text, place, part):
+    # ``WHOLE`` is a file without a fault: the name, bf16, 5 steps of warm-up, FLOPs of a token, 8
+    # samples and 4,096 tokens in a step, and a pattern with a group for each printed quantity.
     with pytest.raises(UsageError) as fault:
         read_witness_spec(write_spec(tmp_path, text))
     assert str(tmp_path / "work.toml") in str(fault.value.where)
@@ -98,6 +101,8 @@ def test_missing_file_is_named(tmp_path):
     ],
 )
 def test_ranks_of_known_launchers(command, launcher, nproc):
+    # ``launcher``: the program in the command that starts ranks; ``nproc``: how many on a machine.
+    # None: no such program, or a number that the command does not tell.
     args = command.split()
     assert find_rank_launcher(args) == launcher
     assert read_nproc(args, nnodes=1) == nproc
@@ -135,12 +140,15 @@ def test_plan_takes_ranks_from_the_command(tmp_path):
 
 
 def test_ranks_that_contradict_the_command_are_refused(tmp_path):
+    # The command starts 4 ranks, but the option ``--nproc`` of the user says 2.
     with pytest.raises(UsageError) as fault:
         make_plan(tmp_path, "torchrun --nproc-per-node 4 train.py", nproc=2)
     assert fault.value.where == "--nproc"
 
 
 def test_options_of_cases_are_refused_for_a_program(tmp_path):
+    # Trainmark cannot set the seed or the batch of a user's program: that program has options of
+    # its own. ``make_plan`` plans a run of a command with ``--witness``.
     with pytest.raises(UsageError) as fault:
         make_plan(tmp_path, "python train.py", seed=3)
     assert fault.value.where == "--seed"
@@ -154,6 +162,8 @@ def test_time_limit_of_zero_is_refused(tmp_path):
 
 
 def test_first_line_of_a_script_may_have_a_quotation_mark(tmp_path):
+    # ``WHOLE`` is a valid file of ``--witness``. The command is a script, whose first line names
+    # the Python that planning asks whether it can import the probe, which watches a program.
     script = tmp_path / "train"
     script.write_text(f'#!{sys.executable} "missing\n')
     script.chmod(0o755)
@@ -171,6 +181,7 @@ def test_first_line_of_a_script_may_have_a_quotation_mark(tmp_path):
 
 
 def test_name_of_a_case_is_refused(tmp_path):
+    # ``WHOLE``, a valid file of ``--witness``, names its program "mine"; "toy" is a case of ours.
     request = RunRequest.build(
         case="witnessed",
         witness=write_spec(tmp_path, WHOLE.replace('"mine"', '"toy"')),
@@ -183,6 +194,8 @@ def test_name_of_a_case_is_refused(tmp_path):
 
 
 def test_program_is_not_comparable_with_a_case_or_another_command(tmp_path):
+    # Runs are compared only if their work is the same, ``witnessed`` included: it identifies a
+    # user's program and its command, and is None for a case.
     first = describe_planned_work(make_plan(tmp_path, "python train.py"))
     other = describe_planned_work(make_plan(tmp_path, "python train.py --lr 3"))
     case = describe_planned_work(resolve(RunRequest.build(case="toy", device="cpu")))
@@ -192,6 +205,8 @@ def test_program_is_not_comparable_with_a_case_or_another_command(tmp_path):
 
 
 def test_program_stays_comparable_if_only_the_speed_pattern_changes(tmp_path):
+    # Runs are compared only if what ``describe_planned_work`` returns is equal. ``WHOLE`` is the
+    # file of ``--witness`` that ``make_plan`` writes, too.
     first = describe_planned_work(make_plan(tmp_path, "python train.py"))
     # The same file with the pattern of lines with a speed made a comment: how a speed is printed
     # does not change the work.
@@ -207,6 +222,8 @@ def test_program_stays_comparable_if_only_the_speed_pattern_changes(tmp_path):
 
 
 def test_plan_file_names_programs(tmp_path):
+    # The first entry runs twice, with one and with two ranks. Without a name of its own, it has
+    # that of its file, ``work.toml``, and the value in which its runs differ.
     work = write_spec(tmp_path, WHOLE)
     (tmp_path / "plan.yaml").write_text(
         f"runs:\n  - {{witness: {work}, command: [python, train.py, --lr, '3'], nproc: [1, 2]}}\n"
@@ -224,6 +241,8 @@ def test_plan_file_names_programs(tmp_path):
 
 
 def test_dry_run_shows_the_command(tmp_path):
+    # What ``--dry-run`` prints, by the name of each line. "each rank": Trainmark itself starts each
+    # rank by the command. bf16 is of ``WHOLE``, the file that ``make_plan`` writes.
     lines = dict(describe_plan(make_plan(tmp_path, "python train.py --lr 3")))
     assert lines["program"] == "python train.py --lr 3"
     assert lines["starts"] == "each rank"

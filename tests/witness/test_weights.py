@@ -45,6 +45,7 @@ def test_only_checks_between_windows_count(joins):
 
 
 def test_optimizer_whose_last_group_is_empty_is_checked():
+    # An optimizer of one tensor in its first group, and of none in a second one.
     optimizer = make_optimizer()
     optimizer.add_param_group({"params": []})
     weights = TrainedWeights(clock=lambda: 0)
