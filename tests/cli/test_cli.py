@@ -259,13 +259,15 @@ def test_dry_run_prints_plan_and_command_without_starting(cli, tmp_path):
     assert document["plan"]["fix_hp"] == {"micro_batch_size": 32}  # what the command line changed
     assert document["plan"]["nproc"] == 2
     run_dir = document["plan"]["run_dir"]
+    # ``build_rank_command`` gives the words of the command that starts each rank of this run.
     assert document["command"] == build_rank_command("python", run_dir)
     assert not (tmp_path / "runs").exists()
 
 
 @pytest.mark.parametrize(("args", "warned"), [([], True), (["--device", "cpu"], False)])
 def test_plan_for_other_machines_warns_that_it_chose_the_cpu(cli, args, warned, monkeypatch):
-    # This machine has no accelerator, which says nothing of the nodes.
+    # This machine has no accelerator, which says nothing of the nodes that Slurm starts the run on.
+    # ``warned``: only if the user did not choose the CPU with --device.
     monkeypatch.setattr(devices, "choose_vendor", lambda _: devices.list_vendors()["cpu"])
     code, _, err = cli("run", "toy", "--launcher", "slurm", "--dry-run", *args)
     assert code == 0
@@ -320,6 +322,9 @@ def test_dry_run_of_a_plan_file_for_other_machines_names_each_folder_once(cli):
 
 
 def test_output_of_c_libraries_does_not_reach_standard_output(capfd):
+    # Within ``redirect_to_stderr`` what is written to stdout's descriptor goes to stderr. What the
+    # program itself prints, here "{}", is printed afterwards. At last: stdout and stderr, as a
+    # pair.
     with redirect_to_stderr():
         # As C code writes: to the descriptor, past Python.
         os.write(sys.stdout.fileno(), b"a vendor's greeting\n")
@@ -424,9 +429,11 @@ def test_report_of_several_runs_names_the_folder_of_each(cli, leave_runs):
 
 
 def test_results_without_runs_or_of_an_unknown_key_are_one_clear_error(cli, leave_runs):
+    # ``results`` reads the folder runs, which does not exist yet.
     _, _, err = cli("results")
     assert "no such folder" in err
     leave_runs("a")
+    # A filter and an order by ``started``, which is no key of a run; the key is ``started_utc``.
     for args in (["started>2026"], ["--sort", "started"]):
         code, out, err = cli("results", *args)
         assert (code, out, err.count("Traceback")) == (2, "", 0)
@@ -457,6 +464,7 @@ def test_checks_of_a_case_are_printed_as_json(cli, monkeypatch):
     report = CaseReport(checks, {})
     monkeypatch.setattr("trainmark.conformance.case_check.check_case", lambda *_, **__: report)
     code, out, _ = cli("check", "toy", "--json")
+    # 1: a check failed. ``messages`` are the texts of the two messages made above.
     assert code == 1
     assert json.loads(out) == {
         "case": "toy",
@@ -553,8 +561,9 @@ def test_dry_run_shows_the_time_of_an_earlier_run_of_the_same_work(cli, tmp_path
     }
     (tmp_path / "runs" / "a").mkdir(parents=True)
     record.write_record(golden_record.model_copy(update=changes), tmp_path / "runs" / "a")
+    # 30 min is the time limit of the case's recipe, which the command does not set.
     assert "time: 46.1 s in an earlier run (first); limit 30 min 0 s" in cli(*args)[1]
-    # Another batch size is other work.
+    # Another batch size than the recipe's, such as 17, is other work.
     assert "in an earlier run" not in cli(*args, "bs=17")[1]
 
 

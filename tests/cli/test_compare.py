@@ -83,6 +83,7 @@ def test_exit_code_follows_the_verdict(cli: Call, factor: float, code: int, verd
 def test_damaged_record_of_a_side_fails(cli: Call) -> None:
     write_both_sides()
     Path("a/r9").mkdir()
+    # Beside the five launches of A, r1 to r5, a record that ends in the middle.
     Path("a/r9/record.json").write_text('{"suite": ')
     code, out, err = cli("a", "b c", "--json")
     document = json.loads(out)
@@ -105,6 +106,7 @@ def test_quoted_paths_form_one_side(cli: Call) -> None:
 
 
 def test_other_work_exits_with_2_and_allowed_differences_are_listed(cli: Call) -> None:
+    # Series B in the folder ``b c`` was compiled, series A in ``a`` was not: other work.
     write_both_sides(recipe={"compile": True})
     code, out, err = cli("a", "b c")
     assert (code, out) == (2, "")
@@ -118,7 +120,8 @@ def test_other_work_exits_with_2_and_allowed_differences_are_listed(cli: Call) -
 
 
 def test_excluded_launches_and_differences_are_listed(cli: Call) -> None:
-    # Six rounds, each of one launch of A and one of B.
+    # Six rounds, each of one launch of A and one of B, all with the rate 100. ``a`` and ``b`` are
+    # the lists of their records.
     a, b = make_alternating_launches([100.0] * 6, [100.0] * 6)
     b[2] = b[2].model_copy(update={"environment": b[2].environment | {"driver": "590.1"}})
     write_launches("a", a)

@@ -25,6 +25,9 @@ GPT_RECIPES = [*cases.load("gpt_megatron").recipes]
 def complete_in_bash(line: str, folder: Path, **more: str) -> list[str]:
     """Return the completions that bash gets at the end of a line.
 
+    ``PROGRAM`` starts trainmark in a new process. It prints completions if the environment has the
+    words of the line and the number of the last one, as bash sets them.
+
     Args:
         folder: the working directory.
         more: further environment variables.
@@ -80,7 +83,11 @@ def test_bash_completes_the_value_behind_an_equals_sign(tmp_path: Path) -> None:
 
 
 def complete_in_zsh(line: str) -> str:
-    """Return the completions with their descriptions that zsh gets at the end of a line."""
+    """Return the completions with their descriptions that zsh gets at the end of a line.
+
+    ``PROGRAM`` starts trainmark in a new process. It prints completions if the environment has the
+    line, as zsh sets it.
+    """
     environment = os.environ | {
         "_TRAINMARK_COMPLETE": "complete_zsh",
         "_TYPER_COMPLETE_ARGS": line,
@@ -94,6 +101,8 @@ def test_zsh_completes_key_and_value_as_one_word() -> None:
 
 
 def test_description_of_shared_recipe_names_all_its_cases() -> None:
+    # Many cases have a recipe named tiny. It is completed before the case is known, so its
+    # description, which zsh shows beside it, has the names of the cases.
     completions = complete_in_zsh("trainmark run --recipe tiny")
     loaded_cases, _ = cases.load_all()
     for case in loaded_cases:

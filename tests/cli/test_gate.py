@@ -62,6 +62,7 @@ def test_later_runs_are_judged_by_a_baseline(cli_unverified: Call) -> None:
 
 
 def test_junit_report_is_written_for_a_pipeline(cli_unverified: Call) -> None:
+    # 90 is 10% slower than the baseline of 100, and by default up to 3% are allowed.
     write_run_record("good", rate=100.0)
     write_run_record("slow", rate=90.0)
     code, _, err = cli_unverified(
@@ -87,6 +88,7 @@ def test_record_without_evidence_is_refused_naming_the_option_that_accepts_it(
 def test_run_is_judged_by_its_history(cli_unverified: Call) -> None:
     first = datetime(2026, 1, 5, tzinfo=timezone.utc)
     # 20 nights at a rate of 100, then 5 nights at 90.
+    # ``night % 3 / 10`` adds 0, 0.1 or 0.2, so that rates differ a little as those of real runs do.
     for night in range(25):
         rate = (100.0 if night < 20 else 90.0) + night % 3 / 10
         write_run_record(f"n{night:02}", rate, started=(first + timedelta(night)).isoformat())
@@ -112,6 +114,9 @@ def test_run_is_judged_by_its_history(cli_unverified: Call) -> None:
 def test_input_that_cannot_be_judged_is_a_usage_error(
     cli_unverified: Call, args: list[str], expected_error: str
 ) -> None:
+    # ``args``: a command with something missing or wrong; ``expected_error``: a part of the
+    # message. The only run is runs/good, so that the baseline "runs" holds nothing but the judged
+    # run itself.
     write_run_record("good", rate=100.0)
     code, out, err = cli_unverified(*args)
     assert (code, out) == (2, "")

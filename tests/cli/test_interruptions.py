@@ -61,14 +61,18 @@ def run_interrupted(tmp_path):
 
 @pytest.mark.parametrize("signal_name", SIGNALS)
 def test_signal_during_imports_is_one_message(run_interrupted, signal_name):
-    # At the fifth event, and at the 300th of about 2,000. ``SIGNALS``: the message of each signal.
+    # ``run_interrupted`` runs ``trainmark list`` and sends it the signal at its event of this
+    # number, such as an import; it returns exit code, lines of stderr and the number of events. At
+    # the fifth event, and at the 300th of about 2,000. ``SIGNALS``: the message of each signal.
     for moment in (5, 300):
         code, lines, _ = run_interrupted(signal_name, moment, "list")
         assert (code, lines) == (1, [f"trainmark: {SIGNALS[signal_name]}"])
 
 
 def test_signal_while_planning_gives_one_message_and_no_partial_data(run_interrupted, tmp_path):
-    # Moment 0 sends no signal: this call counts the events and leaves complete data.
+    # ``run_interrupted`` runs the program, sends it the signal at its event of this number, such as
+    # an import, and returns exit code, lines of stderr and the number of events. Moment 0 sends no
+    # signal: this call counts the events and leaves complete data.
     code, _, events = run_interrupted("SIGTERM", 0, "run", "toy", "--dry-run", "--device", "cpu")
     assert code == 0
     os.rename(tmp_path / "cache", tmp_path / "whole")  # noqa: PTH104 - data is made again
@@ -86,7 +90,9 @@ def test_signal_while_planning_gives_one_message_and_no_partial_data(run_interru
 @pytest.mark.nightly
 @pytest.mark.parametrize("signal_name", SIGNALS)
 def test_signal_during_a_run_gives_no_traceback(run_interrupted, signal_name):
-    # Moment 0 sends no signal: this call counts the events.
+    # ``run_interrupted`` runs the program, sends it the signal at its event of this number, such as
+    # an import, and returns exit code, lines of stderr and the number of events. Moment 0 sends no
+    # signal: this call counts the events.
     _, _, events = run_interrupted(signal_name, 0, "run", "toy", "--device", "cpu")
     assert events > 6000  # so the moments below exist
     # Often while it starts, then less often. In the last quarter, the end of the run, a signal may
@@ -119,4 +125,5 @@ def test_ignored_signal_stays_ignored(run_interrupted):
         code, lines, _ = run_interrupted("SIGHUP", 300, "list", "cases")
     finally:
         signal.signal(signal.SIGHUP, before)
+    # The command ended as if there had been no signal.
     assert (code, lines) == (0, [])

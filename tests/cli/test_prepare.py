@@ -41,7 +41,7 @@ def test_stage_without_work_is_shown_without_an_error():
     lines, clock = [], Clock()
     reporter = LineReporter(lines.append, clock)
     reporter.begin("writing", total=0)  # of 0 units: there is no percentage
-    clock.now_s += 61.0
+    clock.now_s += 61.0  # a stage that takes a minute gets a line
     reporter.advance(0)
     assert lines == ["writing", "writing: 0%"]
 
@@ -51,6 +51,7 @@ def test_terminal_shows_percent_below_escaped_lines():
     bar = BarReporter(
         Console(file=terminal_output, force_terminal=True, width=100, color_system=None)
     )
+    # A terminal gets a bar, which ``refresh`` draws. All 10 of 10 units, then 100 of 400.
     with bar.progress:
         # Neither markup nor escape codes of a line are obeyed.
         bar("a [bold]line\x1b[31m")
