@@ -132,6 +132,8 @@ def test_no_word_is_cut(verb: str, terminal: Any) -> None:
 
 
 def test_table_of_very_long_words_is_cut_at_the_width_alone() -> None:
+    # A table of the columns "name" and "value" with one row, printed in 40 columns: the word of 100
+    # letters goes over several lines, of which the first one has the value too.
     word = "x" * 100
     # Without the heads and the rule; the pieces of the word join to the word.
     _, _, *rows = show([build_table(["name", "value"], [[word, "1"]])], width=40).splitlines()
@@ -142,7 +144,7 @@ def test_table_of_very_long_words_is_cut_at_the_width_alone() -> None:
 def test_list_on_a_terminal_prints_no_escape_codes(
     terminal: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delenv("NO_COLOR")
+    monkeypatch.delenv("NO_COLOR")  # which ``terminal`` sets; without it, output may have colors
     # Not even escaped ones, as text from outside is.
     assert "u001b" not in terminal(80, "list", "launchers")
 

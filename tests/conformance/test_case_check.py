@@ -71,7 +71,9 @@ def list_faults(checks: list[CaseCheck]) -> dict[str, list[str]]:
 
 
 def test_valid_case_has_no_fault() -> None:
-    # Sound runs, and what the inspection of a sound job reports.
+    # ``make_runs`` returns runs on one rank and on two; ``PROBED`` is the report of the inspection.
+    # ``CHECKS``: the names of all checks; ``list_faults``: the codes of faults, by the check's
+    # name. Sound runs, and what the inspection of a sound job reports.
     checks = apply_rules(CaseEvidence(make_runs(), PROBED))
     assert [check.check for check in checks] == list(CHECKS)
     assert list_faults(checks) == {}
@@ -140,6 +142,7 @@ def test_check_that_could_not_run_does_not_pass() -> None:
 
 def test_too_few_losses_to_tell_whether_they_fall_do_not_pass() -> None:
     no_second_rank = message("check_without_second_rank", text="one device")
+    # They fall, but a usual run of these tests has 40 losses.
     two_losses = make_record([1.0, 0.5])
     checks = apply_rules(CaseEvidence({1: two_losses}, PROBED, no_second_rank))
     # ``PROBED``: what the inspection of a sound job reports. There is no run on two ranks either.
@@ -271,6 +274,8 @@ def test_a_wrong_description_is_named(
 
 
 def test_data_that_differs_at_each_generation_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    # The check generates the data of the toy case twice with the same recipe, and compares what was
+    # generated. Here each generation gets another seed, so the contents differ.
     seeds = iter(range(10))
 
     def generate_with_next_seed(folder: Path, recipe: Recipe) -> None:

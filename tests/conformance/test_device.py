@@ -124,6 +124,7 @@ FAULTY_DEVICES = [
 
 @pytest.mark.parametrize(("members", "fault"), FAULTY_VENDORS)
 def test_each_fault_of_a_vendor_is_named(members, fault):
+    # ``fault``: how the sentence begins that must be among the faults found in such a vendor.
     # ``members`` replace members of a vendor without faults, by name.
     assert vendor_faults(GoodVendor()) == []
     faults = vendor_faults(make_changed_class(GoodVendor, **members)())
@@ -141,6 +142,7 @@ def test_monitor_whose_reading_fails_is_closed():
 
 @pytest.mark.parametrize(("members", "fault"), FAULTY_DEVICES)
 def test_each_fault_of_a_device_is_named(members, fault):
+    # ``fault``: how the sentence begins that must be among the faults found in such a device.
     # ``members`` replace members of a device without faults, by name.
     device = make_changed_class(GoodDevice, **members)
     vendor = make_changed_class(GoodVendor, open=lambda *_: device(threads=1))()

@@ -91,6 +91,7 @@ def test_model_flops_are_what_the_counter_counts(
     # FLOP. ``flags``: the precision flags, which do not matter here.
     with sdpa_kernel(SDPBackend.MATH), StepWatch(flags=dict) as watch:
         job.step(iter([batch]))
+    # ``counted``: FLOPs of the matmuls that torch ran, which include attention's.
     counted = watch.flops.total()
     assert counted > 1e7  # enough for a comparison to mean something
     assert job.model_flops(batch.counts) == pytest.approx(counted, rel=0.01)

@@ -139,21 +139,28 @@ def outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_case_can_live_in_any_folder(outside: Path) -> None:
+    # ``outside`` is the folder of a case named far_case, with the alias elsewhere, outside the
+    # package. Its job.py has ``JOB``, which it takes from another file of the folder by a relative
+    # import.
     assert "far_case" in cases.list_names()
     assert cases.load("far_case").name == "far_case"
     assert cases.load("elsewhere") is cases.load("far_case")  # its alias
-    assert cases.import_part("far_case", "job").JOB == "far_case"  # by a relative import
+    assert cases.import_part("far_case", "job").JOB == "far_case"
     assert cases.get_folder("far_case") == outside
     assert not cases.has_part("far_case", "prepare")
 
 
 def test_missing_module_of_the_case_itself_is_its_fault(outside: Path) -> None:
+    # ``outside`` is the folder of a case named far_case; the loader of cases gives its modules
+    # names that begin with trainmark_outside_case_far_case. The missing module would be a file of
+    # it.
     (outside / "job.py").write_text("from .nothere import JOB\n")
     with pytest.raises(UsageError, match=r"No module named 'trainmark_outside_case_far_case\."):
         cases.import_part("far_case", "job")
 
 
 def test_missing_package_that_a_case_needs_is_left_to_the_command(outside: Path) -> None:
+    # ``outside`` is the folder of a case named far_case; the missing package is none of its files.
     (outside / "job.py").write_text("import nothere\n")
     # The command says how to install it.
     with pytest.raises(ModuleNotFoundError, match="nothere"):
@@ -170,6 +177,8 @@ def test_missing_package_that_a_case_needs_is_left_to_the_command(outside: Path)
 def test_broken_case_is_named_and_other_cases_still_load(
     text: str, expected_error: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # ``text`` is the case.py of the broken case in the folder "mine". ``PATH_VARIABLE`` is the
+    # environment variable with the folders of cases. Modules of an earlier test are forgotten.
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "case.py").write_text(text)
     monkeypatch.setenv(cases.PATH_VARIABLE, str(tmp_path))

@@ -35,6 +35,9 @@ def read(tmp_path, builds):
 
 
 def test_arrays_are_built_once_and_then_mapped(read, builds):
+    # ``read`` builds the arrays, unless they are kept from an earlier call, and returns them from
+    # their files; ``builds`` has an entry for each time that they were built. Twice read, once
+    # built.
     for _ in range(2):
         assert all(isinstance(array, np.memmap) for array in read())
     assert len(builds) == 1
@@ -79,6 +82,7 @@ def test_arrays_are_rebuilt_each_time_in_a_read_only_folder(tmp_path, builds):
         builds.append(1)
         return ARRAYS
 
+    # The very arrays that were built are returned, as there are no files of them.
     for _ in range(2):
         assert load_or_build_arrays(tmp_path / "file" / "kept", build) is ARRAYS
     assert len(builds) == 2

@@ -70,6 +70,7 @@ def test_bytes_follow_the_layout_of_megatron(pair):
 
 
 def test_written_index_and_data_are_read_back(pair):
+    # ``pair``: files of three documents of 3, 0 and 1 tokens, each in one sequence: 4 tokens.
     reader = IndexedReader.open(pair)
     assert reader.dtype == np.uint16
     assert (len(reader.sizes), reader.num_documents, reader.num_tokens) == (3, 3, 4)
@@ -121,7 +122,10 @@ def test_every_whole_number_type_is_read(tmp_path, code, name):
     ],
 )
 def test_a_damaged_pair_is_refused(pair, ending, damage, expected_error):
-    file = Path(f"{pair}{ending}")  # the index or the data of three documents
+    # ``damage`` changes the bytes of the index (.idx) or the data (.bin) of three documents with 4
+    # tokens of 2 bytes: without the last 8 bytes a number of the index is missing, without the last
+    # 4 bytes two tokens of the data, without the last one half a token.
+    file = Path(f"{pair}{ending}")
     file.write_bytes(damage(file.read_bytes()))
     with pytest.raises(DataError, match=expected_error) as caught:
         IndexedReader.open(pair)

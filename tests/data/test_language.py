@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 
 def test_entropy_rate_matches_sampled_text() -> None:
+    # ``text``: 400 documents of 500 symbols, drawn from the language of the generated data.
     text = language.draw_symbols(documents=400, length=500, seed=7)
     # Tables of probabilities of the next symbol: given the last one, and given the one before it.
     last, before = language.build_tables()
