@@ -204,7 +204,7 @@ def _put_error_counters_and_modes(library: Any, require_supported: Callable[[Any
 
     def count_ecc_errors(card: FakeCard, kind: int, counter: int) -> int:
         # ``kind``: 0 for corrected errors and 1 for others, as the constants above. ``counter``:
-        # since the last start of the machine.
+        # those since the driver was loaded.
         counts: tuple[int, int] = require_supported(card.ecc)
         return counts[kind]
 

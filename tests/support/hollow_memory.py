@@ -241,6 +241,8 @@ def build_gpt_oss(recipe: Any, ranks: int) -> tuple[Any, Batch, int]:
 def make_next_token_data(recipe: Any) -> tuple[Any, Batch]:
     """Return the stand-in for the data of a language model, and a micro-batch."""
     size, length = recipe.micro_batch_size, recipe.seq_length
+    # Values do not matter, as the device computes nothing. ``Rows`` stands for a split of the data,
+    # of which only the length and a few facts are read.
     ids = torch.ones(size, length + 1, dtype=torch.long)  # the last one is only a target
     loaded = SimpleNamespace(train=Rows(), validation=Rows())
     return loaded, Batch(ids, make_token_counts(size, length), step_samples=size, closes_step=True)
@@ -271,7 +273,7 @@ CASES = {
 
 
 def iterate_published_recipes() -> Iterator[tuple[str, str]]:
-    """Return case and name of every recipe but the tiny ones."""
+    """Return case and name of every recipe but the tiny ones, which are for tests."""
     for case in CASES:
         for recipe in cases.load(case).recipes:
             if recipe != "tiny":
@@ -381,7 +383,12 @@ class Table(NamedTuple):
 
 
 def format_table(tables: list[Table]) -> str:
-    """Return one Markdown table of all releases; the prediction is the same for all."""
+    """Return one Markdown table of all releases; the prediction is the same for all.
+
+    Args:
+        tables: for each release of torch its version and a row for each recipe, with the peaks of
+            allocated and reserved memory. All have the same recipes in the same order.
+    """
     head = ["case", "recipe", "precision", "ranks", "predicted"]
     for table in tables:
         head += [f"allocated, {table.torch}", f"reserved, {table.torch}", "deviation"]
@@ -402,7 +409,11 @@ def format_table(tables: list[Table]) -> str:
 
 
 def format_peaks(row: Memory) -> tuple[str, str, str]:
-    """Return the cells of a recipe with one release of torch: allocated, reserved, deviation."""
+    """Return the cells of a recipe with one release of torch: allocated, reserved, deviation.
+
+    The peaks are None if the card's memory was too small. The deviation is that of the prediction
+    from the reserved memory, as a fraction of it.
+    """
     if row.allocated is None or row.reserved is None:
         return "out of memory", "", ""
     return format_gib(row.allocated), format_gib(row.reserved), f"{row.deviation:+.1%}"
@@ -439,7 +450,10 @@ numbers of rows that the card does not compute.
 
 
 def write_rows(file: Path) -> None:
-    """Measure every recipe and write the rows as JSON."""
+    """Measure every recipe with the installed torch and write the rows as JSON.
+
+    A row is a ``Memory``, a tuple with the memory that a recipe needs.
+    """
     rows = [measure(case, recipe) for case, recipe in iterate_published_recipes()]
     document = {"torch": torch.__version__.partition("+")[0], "rows": rows}
     file.write_text(json.dumps(document))
@@ -452,7 +466,13 @@ def read_rows(file: Path) -> Table:
 
 
 def write_page(tables: list[Table], file: Path) -> None:
-    """Write the page of ``benchmarks/results``."""
+    """Write the page of ``benchmarks/results``.
+
+    ``PAGE`` is its text with four places to fill; ``GLM_CHOICES`` is a number that it states.
+
+    Args:
+        tables: the measured rows, for each release of torch.
+    """
     file.write_text(
         PAGE.format(
             torch=" and ".join(table.torch for table in tables),

@@ -62,7 +62,8 @@ def launch_and_list_survivors(plan: Plan, moment: int) -> dict[str, Any]:
     if launcher == 0:
         launch_and_die(plan, moment)
     _, status = os.waitpid(launcher, 0)
-    # Processes that it left are now children of this process, which adopts orphans.
+    # Processes that it left are now children of this process, which adopts orphans. They may take
+    # up to ``PATIENCE_S``, ten minutes, to end by themselves.
     deadline = time.monotonic() + PATIENCE_S
     while psutil.Process().children() and time.monotonic() < deadline:
         pid, _ = os.waitpid(-1, os.WNOHANG)

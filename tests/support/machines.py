@@ -42,6 +42,7 @@ def write_vendor_package(folder: Path, code: str) -> str:
     """Install a package with a vendor for ``--device faulty``; return a PYTHONPATH that has it.
 
     Args:
+        folder: below which the package is written.
         code: of the module, which defines the class ``Faulty``.
     """
     write_files(
@@ -117,7 +118,11 @@ def make_machine(
 
 
 def translate_condition(condition: Condition) -> Condition:
-    """Return a condition in English; check that its Chinese text is another one."""
+    """Return a condition in English; check that its Chinese text is another one.
+
+    A condition is what ``trainmark doctor`` reports of a machine: ``what`` it found, and the
+    ``fix``, which may be empty.
+    """
     texts = [render_sentence(text, "en") for text in (condition.what, condition.fix)]
     assert condition.fix == "" or render_sentence(condition.fix, "zh") != texts[1]
     # A plain text, such as an error's, is the same in both languages.
@@ -164,6 +169,7 @@ class Reader:
 
     def read(self) -> list[DeviceSample]:
         """Return an empty sample of each device; raise a fault if ``answers`` names its kind."""
+        # ``answers``: the number of devices, or the kind of the fault.
         if isinstance(self.answers, str):
             raise MonitorFault(self.answers, "no answer")  # type: ignore[arg-type]
         return [DeviceSample(index=index) for index in range(self.answers)]

@@ -72,6 +72,8 @@ def _make_bert_document(
     Args:
         rate: samples per second in the steps.
     """
+    # ``make_document`` copies a stored record, with other values at these paths of keys. The
+    # training and the whole run have lower rates than the steps, as they have other work too.
     document = make_document(
         name,
         plan__run_id=name,
@@ -98,6 +100,7 @@ def write_run_with_evidence(folder: Path, ranks: int, *, slow_rank: int | None =
         for event in events[slow_rank]:
             if event["event"] == "window":
                 event["step_ns"] = [2 * step_ns for step_ns in event["step_ns"]]
+    # Readings of the devices, and at 1, 5 and 9 s also of the host.
     lines = [
         make_start_line(*range(ranks)),
         *make_device_lines(*range(ranks)),
@@ -107,7 +110,8 @@ def write_run_with_evidence(folder: Path, ranks: int, *, slow_rank: int | None =
     write_sampled_run(folder, lines, ranks=events)
     plan = json.loads((folder / "plan.json").read_text(encoding="utf-8"))
     plan["run_id"] = folder.name
-    # Each rank trains 1024 samples: together a quarter of an epoch.
+    # The events are those of 16 steps of 64 samples of each rank, which so trains 1024 samples:
+    # together a quarter of an epoch.
     plan["data"]["train_samples"] = 1024 * ranks * 4
     (folder / "plan.json").write_text(json.dumps(plan), encoding="utf-8")
     record.write_record(reduce.reduce(folder), folder)

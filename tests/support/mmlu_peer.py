@@ -51,7 +51,9 @@ def make_subjects():
 def write_model(folder):
     """Write the tiny model and its tokenizer, with weights drawn here.
 
-    The golden scores are of these, whatever the case's generator draws.
+    The stored (golden) scores are of these, whatever the case's generator draws: the generator
+    writes the files, and then those of the weights are replaced. ``PRESETS["tiny"]`` are the
+    model's sizes. Weights of a norm are 1, all others random; 0.2 and the seed are any numbers.
     """
     recipe = CASE.recipes["tiny"]
     generating.write_model(folder, recipe)
@@ -66,6 +68,7 @@ def write_model(folder):
 
 
 def open_model(folder):
+    """Return the model in ``folder`` as the library ``transformers`` reads it, for evaluation."""
     from transformers.models.llama.modeling_llama import LlamaForCausalLM
 
     return LlamaForCausalLM.from_pretrained(folder, attn_implementation="sdpa").eval()

@@ -24,7 +24,12 @@ if TYPE_CHECKING:
 
 
 def find_missing_feature(recipe: Recipe, vendor: Vendor, ranks: int) -> str | None:
-    """Return what the installed torch lacks for a recipe, as planning reports it; None: nothing."""
+    """Return what the installed torch lacks for a recipe, as planning reports it; None: nothing.
+
+    Args:
+        vendor: the kind of devices that would train.
+        ranks: how many there would be.
+    """
     try:
         refuse_missing_features(recipe, vendor, ranks)
     except EnvironmentFault as fault:

@@ -56,7 +56,11 @@ def replace_choice(
 
 
 def force_even_routing(job: Any) -> None:
-    """Give the experts tokens in turn, whatever the scores."""
+    """Give the experts tokens in turn, whatever the scores.
+
+    It is a planted mistake: a job must let the router choose by the scores, which have a row for
+    each token and a column for each expert. ``slice(None)``: in all layers.
+    """
     replace_choice(
         job,
         lambda scores, chosen, _call: assign_round_robin(chosen, scores.size(1)),
@@ -65,7 +69,11 @@ def force_even_routing(job: Any) -> None:
 
 
 def force_routing_in_one_layer(job: Any) -> None:
-    """Give the experts of the second layer alone tokens in turn."""
+    """Give the experts of the second layer alone tokens in turn.
+
+    It is a planted mistake: a job must let the router choose by the scores, which have a row for
+    each token and a column for each expert.
+    """
     replace_choice(
         job,
         lambda scores, chosen, _call: assign_round_robin(chosen, scores.size(1)),
@@ -74,7 +82,11 @@ def force_routing_in_one_layer(job: Any) -> None:
 
 
 def force_random_routing(job: Any) -> None:
-    """Choose two experts of each token at random, anew in each call."""
+    """Choose two experts of each token at random, anew in each call.
+
+    It is a planted mistake: the router must choose by the scores. Two, as many as the tiny model
+    uses; the number of the call is the seed. ``slice(None)``: in all layers.
+    """
     replace_choice(
         job,
         lambda scores, _, call: (
@@ -85,7 +97,11 @@ def force_random_routing(job: Any) -> None:
 
 
 def force_routing_after_warmup(job: Any) -> None:
-    """Route by the scores for ten steps, then in turn."""
+    """Route by the scores for ten steps, then in turn.
+
+    It is a planted mistake that a check of the first step alone would not find. A router is called
+    once in each step; ``call`` counts from 0.
+    """
 
     def choose(scores: Any, chosen: Any, call: int) -> Any:
         return chosen if call < 10 else assign_round_robin(chosen, scores.size(1))
@@ -96,6 +112,7 @@ def force_routing_after_warmup(job: Any) -> None:
 def route_half_of_tokens(job: Any) -> None:
     """Skip every second token in the layer, as if beyond its capacity."""
     for layer in list_routed_layers(job.model):
+        # The dispatcher sends tokens to the ranks of their experts and returns the results.
         dispatch_all = layer._dispatcher
 
         def dispatch(
@@ -119,6 +136,7 @@ def drop_tokens_beyond_capacity(job: Any) -> None:
         def dispatch(
             experts: Any, tokens: Any, chosen: Any, weights: Any, dispatch_all: Any = dispatch_all
         ) -> Any:
+            # The experts' results; how many tokens were sent to each expert, and how many arrived.
             summed, routed, received = dispatch_all(experts, tokens, chosen, weights)
             even_share = int(routed.sum()) // len(routed)  # tokens divided by experts
             return summed, routed, received.clamp(max=even_share)
@@ -127,13 +145,16 @@ def drop_tokens_beyond_capacity(job: Any) -> None:
 
 
 def use_fewer_experts(job: Any) -> None:
-    """Let each token have one expert instead of two."""
+    """Let each token have one expert instead of two, the number of the tiny recipe (``top_k``)."""
     for router in list_routers(job):
         router.top_k = 1
 
 
 def count_tokens_twice(job: Any) -> None:
-    """Let the batches claim twice the tokens that they hold."""
+    """Let the batches claim twice the tokens that they hold.
+
+    It is a planted mistake: the rate of tokens would be twice the true one.
+    """
     job_batches = job.batches
 
     def batches(epoch: int) -> Any:
@@ -183,7 +204,10 @@ def freeze_bias(job: Any) -> None:
 
 
 def detach_experts_of_a_layer(job: Any) -> None:
-    """Let no parameter of the first layer's experts have a gradient."""
+    """Let no parameter of the first layer's experts have a gradient.
+
+    A detached tensor passes no gradient on, so the optimizer leaves the parameters as they are.
+    """
     layer = list_routed_layers(job.model)[0]
     get_local = layer.experts._get_local  # returns this rank's part of a parameter
     layer.experts._get_local = lambda parameter: get_local(parameter).detach()
@@ -195,7 +219,10 @@ def add_noise_of_rank(job: Any) -> None:
     for router in list_routers(job):
 
         def forward(tokens: Any, router: Any = router) -> Any:
-            """Route as the router does, with another bias."""
+            """Route as the router does, with another bias.
+
+            Return the scores, the weights of the chosen experts, and these experts.
+            """
             noise = torch.randn(router.bias.shape, generator=torch.Generator().manual_seed(rank))
             scores = torch.nn.functional.linear(tokens, router.weight, router.bias + noise)
             top = scores.topk(router.top_k)
@@ -205,20 +232,25 @@ def add_noise_of_rank(job: Any) -> None:
 
 
 def change_weights_of_rank(job: Any) -> None:
-    """Begin with other weights of the routers on each rank but the first."""
+    """Begin with other weights of the routers on each rank but the first, whose number is 0."""
     with torch.no_grad():
         for router in list_routers(job):
             router.weight += 0.01 * job.context.rank
 
 
 def change_bias_of_rank(job: Any) -> None:
-    """Begin with another bias of one expert in the second layer on each rank but the first."""
+    """Begin with another bias of one expert in the second layer on each rank but the first.
+
+    The rank's number is added, which is 0 on the first rank.
+    """
     with torch.no_grad():
         list_routers(job)[1].bias[0] += job.context.rank
 
 
 def skip_synchronization(job: Any) -> None:
     """Scale a gradient differently on each rank, as if it had not been averaged."""
+    # The weight of the first layer's router; its gradient is multiplied by 1, 2, … before each
+    # step.
     weight, rank = list_routers(job)[0].weight, job.context.rank
 
     def scale(*_: Any) -> None:
@@ -356,6 +388,8 @@ def check_plants_on_rank(rank: int, names: list[str]) -> list[dict[str, Any]]:
     for name in names:
         mistake = TWO_RANKS.get(name)
         recipe = {"expert_parallel": 2} if mistake is None else mistake.recipe
+        # The recipe's fields that differ from the tiny one, such as over how many ranks the experts
+        # are divided. ``plant`` is the function that makes the mistake in the job.
         job = tiny_gpt_oss.new_job(rank=rank, world_size=2, micro_batch_size=4, **recipe)
         if mistake is not None:
             mistake.plant(job)

@@ -104,6 +104,7 @@ class PageRow:
 
     def text(self) -> str:
         """Return the row as pages print it."""
+        # ``label`` says how many machines and cards; memory is in GiB, used and in all.
         rates = (f"{rate:.1f}" for rate in (self.p_whole, self.p_train, self.p_core))
         cells = (
             f"{self.card}{self.label}",
@@ -119,6 +120,9 @@ class PageRow:
 
 def make_page(work: Work, rows: list[PageRow], names: str) -> str:
     """Return a Chinese page: facts of the run, then the rows, the first in line ``FIRST_LINE``.
+
+    That is line 13. The facts are the names of model, data set and card; the heads of the columns
+    begin with the configuration, and the last but one is the metric of the quality.
 
     Args:
         names: of the cards, as the page's head has them.
@@ -198,7 +202,11 @@ def make_correct_rows(rng: random.Random, work: Work, card: Card, precision: str
 
 
 def iterate_correct_pages() -> Iterator[str]:
-    """Yield pages that together have at least eighty correct rows."""
+    """Yield pages that together have at least eighty correct rows.
+
+    ``WORKS`` are models with their data, and ``CARDS`` accelerators, with their peak rate for each
+    precision. The seed is any number, and makes the same pages each time.
+    """
     rng = random.Random(20261123)
     rows = 0
     while rows < 80:
@@ -211,6 +219,7 @@ def iterate_correct_pages() -> Iterator[str]:
 
 def _draw_three_rows(rng: random.Random) -> tuple[Work, Card, list[PageRow]]:
     """Return a random work and card with a correct row for each of ``WORLDS``."""
+    # ``make_correct_rows`` returns one to three rows at random; draws with fewer are thrown away.
     while True:
         work, card = rng.choice(WORKS), rng.choice(CARDS)
         rows = make_correct_rows(rng, work, card, rng.choice(list(card.peaks)))
