@@ -52,8 +52,10 @@ def test_text_uses_the_whole_vocabulary(tmp_path: Path, vocab_size: int) -> None
 
 
 def test_a_vocabulary_smaller_than_the_language_is_refused(tmp_path: Path) -> None:
+    # The generated language has 64 symbols, each of which needs an id of its own.
     with pytest.raises(UsageError, match="too small for generated data"):
         language.generate(tmp_path, vocab_size=10, seed=1)
+    # Nothing was written.
     assert not list(tmp_path.iterdir())
 
 

@@ -49,6 +49,7 @@ class Keys(ConfigKeys):
     @field_validator("heads")
     @classmethod
     def _check_division(cls, value: int, info: ValidationInfo) -> int:
+        """Refuse a number of heads that does not divide the width (the key hidden_size)."""
         if info.data["width"] % value:
             raise ValueError("a divisor of hidden_size")
         return value
@@ -99,6 +100,9 @@ def test_valid_config_is_read_and_keeps_its_keys(tmp_path: Path) -> None:
 def test_a_value_outside_its_range_is_named(
     tmp_path: Path, changes: dict[str, Any], key: str, what: str, rule: str
 ) -> None:
+    # ``SOUND``: the keys of a file without faults, with the width 8 at hidden_size. ``changes``
+    # make one of them wrong; ``what`` and ``rule`` are parts of the error, which names the file and
+    # the ``key``.
     with pytest.raises(DataError) as caught:
         read_model_config(tmp_path, {**SOUND, **changes})
     error = caught.value
@@ -139,6 +143,8 @@ def test_keys_without_effect_are_ignored(tmp_path: Path, changes: dict[str, Any]
 def test_key_that_may_change_the_model_is_refused(
     tmp_path: Path, changes: dict[str, Any], what: str
 ) -> None:
+    # ``SOUND``: the keys of a file without faults. ``Keys`` declares that bias is False and rate is
+    # 0; another value, and a key that it does not know at all, may mean another model.
     with pytest.raises(DataError) as caught:
         read_model_config(tmp_path, {**SOUND, **changes})
     assert caught.value.what == what
@@ -206,7 +212,9 @@ def test_every_weight_is_matched_by_the_models_name() -> None:
 
 
 def test_optional_weights_may_be_missing_and_unused_ones_stored() -> None:
-    # ``SHAPES`` has the weights table, layers.0.weight and head.bias.
+    # ``SHAPES`` has the weights table, layers.0.weight and head.bias. ``make_stored_tensors``
+    # returns the tensors of a file, ``make_expected_tensors`` what the model needs. ``match``
+    # returns, by the model's name of a weight, the tensor that is stored for it.
     without_head = make_stored_tensors(**{"head.bias": None})
     head_is_optional = make_expected_tensors(optional_prefixes=("head.",))
     match = head_is_optional.match(without_head, where=Path("folder"))
@@ -239,6 +247,8 @@ def test_weights_of_another_model_are_refused(
 
 
 def test_weight_that_is_stored_twice_is_refused() -> None:
+    # ``make_stored_tensors`` returns the model's three weights, ``table`` among them, as those of a
+    # file named "file"; a second file, "other", has ``table`` too.
     twice = [*make_stored_tensors(), StoredTensor(Path("other"), "table", SHAPES["table"])]
     with pytest.raises(DataError, match="table is also in file") as caught:
         make_expected_tensors().match(twice, where=Path("folder"))
@@ -276,8 +286,8 @@ def read_stored_weights(file: Path) -> list[StoredTensor]:
 
 @pytest.mark.parametrize("kind", ["safetensors", "state", "module", "old"])
 def test_names_and_shapes_are_read_from_headers_of_each_format(tmp_path: Path, kind: str) -> None:
-    # module: weights within a checkpoint, beside other tensors and arrays; old: torch's form before
-    # zip archives.
+    # state: weights alone, by name; module: weights within a checkpoint, beside other tensors and
+    # arrays; old: torch's form before zip archives.
     state = {"a": torch.ones(2, 3), "b": torch.ones(4, dtype=torch.bfloat16), "c": torch.ones(())}
     file = tmp_path / (SINGLE_FILE if kind == "safetensors" else "weights.pt")
     if kind == "safetensors":

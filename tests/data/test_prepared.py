@@ -75,7 +75,9 @@ def test_folder_gets_its_name_when_complete_and_is_written_once(raw, tmp_path):
 
 
 def test_folder_of_an_option_with_several_values_is_written_once(raw):
-    # The manifest is JSON, in which the tuple is a list.
+    # ``write_prepared`` writes the folder unless it is complete, and returns the names of the files
+    # that it made: two, then none. ``splits`` is an option that the manifest keeps. The manifest is
+    # JSON, in which the tuple is a list.
     assert write_prepared(raw, splits=("train", "test")) == ["abc", "late"]
     assert write_prepared(raw, splits=("train", "test")) == []
 
@@ -134,13 +136,16 @@ def damage_state(raw):
 def test_outdated_or_damaged_parts_are_rebuilt(raw, tmp_path, change):
     with pytest.raises(EnvironmentFault):
         write_prepared(raw, fail=True)
-    # ``change`` spoils the source, an option, a written file or the notes of what is finished; so
-    # the file that the first call had written is written again.
+    # ``write_prepared`` returns the files that the call made; with ``fail`` it ends after the
+    # first. ``change`` spoils the source, an option, a written file or the notes of what is
+    # finished, and returns the options of the second call; so the file that the first call had
+    # written is written again.
     assert write_prepared(raw, **change(raw)) == ["abc", "late"]
     assert (tmp_path / "data" / "sub" / "abc.txt").read_bytes() == b"abc"
 
 
 def test_unchanged_source_is_not_hashed_again(raw, monkeypatch):
+    # With ``fail`` the call ends after the first of its two files; the second call resumes.
     with pytest.raises(EnvironmentFault):
         write_prepared(raw, fail=True)
     hashed_files = []
@@ -206,6 +211,8 @@ def test_copy_of_a_sparse_file_is_sparse(tmp_path, begin, end, monkeypatch):
         file.truncate(1 << 24)  # zeros that use no space on the disk
         file.seek(1 << 24)
         file.write(end)
+    # Blocks of 64 KiB that hold only zeros are skipped, so that of 16 MiB less than 1 MiB is
+    # stored.
     prepared.copy_file(source, target)
     assert target.read_bytes() == source.read_bytes()
     assert target.stat().st_blocks * 512 < 1 << 20  # a block has 512 bytes on every system
@@ -262,6 +269,8 @@ def test_finished_folder_of_another_case_or_tokenizer_is_refused(
 
 
 def test_folder_has_only_one_writer_at_a_time(raw, tmp_path):
+    # The first ``write_data_folder`` is entered, and the second one must raise before its body
+    # runs.
     data = tmp_path / "data"
     with (
         prepared.write_data_folder(data, raw, {}, print, case="a", format_version=1),

@@ -14,7 +14,11 @@ SIZES = st.lists(st.integers(0, 12), max_size=40)
 
 
 def make_corpus(sizes):
-    """Return documents of ``sizes`` tokens, numbered so that each sample shows its place."""
+    """Return documents of ``sizes`` tokens, numbered so that each sample shows its place.
+
+    ``FakeReader`` stands for the reader of a data file: it has where each document begins (and the
+    last one ends) among the tokens, and token number n is n.
+    """
     starts = np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)]).astype(np.int64)
     return FakeReader(starts)
 
@@ -51,6 +55,9 @@ def cut_one_by_one(sizes, seq_length):
 @settings(max_examples=200, deadline=None)
 @given(sizes=SIZES, seq_length=st.integers(1, 15))
 def test_sample_boundaries_equal_a_walk_over_the_documents(sizes, seq_length):
+    # ``SIZES``: up to 40 documents of 0 to 12 tokens. A boundary is a document and a token in it,
+    # where a sample begins; ``cut_one_by_one`` is a plain loop that finds the same. No tokens: no
+    # boundary.
     positions, offsets = sampling.cut_documents(np.array(sizes, np.int64), seq_length)
     expected = cut_one_by_one(sizes, seq_length) if sum(sizes) else []
     assert list(zip(positions.tolist(), offsets.tolist(), strict=True)) == expected

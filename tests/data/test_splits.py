@@ -102,6 +102,10 @@ def test_first_existing_file_format_is_read(tmp_path):
     ],
 )
 def test_a_folder_without_both_splits_is_refused(tmp_path, damage, where, what):
+    # ``damage`` changes a folder with both splits, train.tsv and dev.tsv (for validation). Numbered
+    # parquet files are parts of a split, which would be read before texts; they must be complete.
+    # ``where``: the place that the error names, with DIR for the folder; ``what``: a part of its
+    # text.
     folder = tmp_path / "data"
     folder.mkdir()
     damage(write_files(folder, "train.tsv", "dev.tsv"))
@@ -181,7 +185,11 @@ class Outer(BaseModel):
 
 
 def read_outer(folder, text):
-    """Write ``text`` as a YAML file and read it as ``Outer``."""
+    """Write ``text`` as a YAML file and read it as ``Outer``.
+
+    ``Outer`` declares the keys ``inner``, with ``time`` (a text) and ``many`` (a number) in it, and
+    ``on``, a truth value; other keys are refused.
+    """
     file = folder / "a.yaml"
     file.write_text(text)
     return documents.validate_document(Outer, documents.read_yaml(file), file, fix="see the docs")
@@ -205,6 +213,8 @@ def test_yaml_words_stay_text_and_are_converted_by_field_type(tmp_path):
     ],
 )
 def test_yaml_error_names_the_key(tmp_path, text, expected_error):
+    # ``read_outer`` reads the text as a document with the keys ``inner``, which has ``time`` and
+    # the number ``many``, and ``on``.
     with pytest.raises(UsageError, match=expected_error) as caught:
         read_outer(tmp_path, text)
     assert str(tmp_path / "a.yaml") in caught.value.where
