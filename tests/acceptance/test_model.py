@@ -11,7 +11,7 @@ from benchmarks.accept_simulation import SCENARIOS, Faults, Scenario, accept, me
 
 from trainmark.acceptance.intervals import NO_ROUNDS, UNKNOWN_ROUNDS
 from trainmark.acceptance.judgement import Cause, Judgement, Measurements, Verdict
-from trainmark.acceptance.model import judge_measurements
+from trainmark.acceptance.model import choose_pairs_to_measure_again, judge_measurements
 from trainmark.acceptance.schedule import make_round_robin, plan_pair_rounds
 
 
@@ -114,6 +114,10 @@ def test_link_slow_in_its_only_round_is_undecided_and_measured_again() -> None:
 
     assert judgement.links.list_with_verdict(Verdict.SLOW) == []
     assert judgement.links.list_suspects() == [(1, 3)]
+    (link,) = judgement.links.list_with_verdict(Verdict.UNDECIDED)
+    assert (judgement.links.first[link], judgement.links.second[link]) == (1, 3)
+    # In two new rounds, as the only one may have been disturbed.
+    assert choose_pairs_to_measure_again(judgement) == [(1, 3)] * 2
 
 
 def test_slower_of_two_nodes_fails_against_its_only_peer() -> None:

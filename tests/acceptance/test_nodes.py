@@ -409,22 +409,31 @@ def never_stop() -> bool:
     return False
 
 
-def test_pair_waits_for_an_arrived_node_but_not_for_one_that_left(tmp_path: Path) -> None:
+def test_pair_waits_for_a_node_to_arrive_but_not_for_one_that_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Before a pair starts, its nodes meet at a barrier, here named ``pairs 3``.
 
-    Of three nodes one arrives, one leaves before, and one (rank 2) never joins.
+    Of three nodes one arrives during the wait, one leaves before, and one (rank 2) never joins.
     """
     first, second = join(tmp_path, rank=0), join(tmp_path, rank=1)
     session = Session(tmp_path, session_number=1)
     assert session.wait_for_all(num_nodes=2, timeout_s=60, is_stopped=never_stop) == [0, 1]
     assert session.get_address(1) == "host-1"  # as the node stated when it joined
 
-    first.write(Arrived, barrier_name="pairs 3")
     second.write(Left, signal=None)
+    pauses = []  # of the waits, in seconds
+
+    def arrive_during_pause(pause_s: float) -> None:
+        pauses.append(pause_s)
+        first.write(Arrived, barrier_name="pairs 3")
+
+    monkeypatch.setattr(peers.time, "sleep", arrive_during_pause)
 
     for rank, has_arrived in ((0, True), (1, False), (2, False)):
         arrival = session.wait_for(rank, "pairs 3", timeout_s=60, is_stopped=never_stop)
         assert arrival is has_arrived
+    assert len(pauses) == 1  # for the node that arrived
 
 
 def test_silent_node_is_lost_until_its_next_heartbeat(

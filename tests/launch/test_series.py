@@ -475,7 +475,7 @@ def test_summary_of_a_plan_lists_its_runs(
     launcher: Launcher,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Every state, medians and intervals over few and many launches, reasons and exit code."""
+    """Every state, geometric means and intervals of few and many launches, reasons, exit code."""
     # The figures that ``set_rates`` sets below are invented, and would not match the raw events.
     monkeypatch.setattr(series, "check_record", lambda record, _: record)
     # ``launcher`` runs nothing, but leaves the record that a launch shall end with: by entry, or by

@@ -9,6 +9,7 @@ import pytest
 from trainmark.devices.vendors.cpu import Cpu
 from trainmark.errors import EnvironmentFault, TrainmarkError, UsageError
 from trainmark.launch.processes import StopRequest
+from trainmark.machine import ceilings
 from trainmark.machine.ceilings import measure_ceilings
 
 
@@ -20,11 +21,15 @@ from trainmark.machine.ceilings import measure_ceilings
     ],
 )
 def test_impossible_measurement_is_refused_before_anything_starts(
-    changes: dict[str, Any], kind: type[TrainmarkError], where: str
+    changes: dict[str, Any],
+    kind: type[TrainmarkError],
+    where: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     # No device is called "abacus", and one rank more than there are cores is too many for a CPU.
     # ``where`` is the option at fault, and 2 the exit code of commands that refuse. What fails
     # after ranks were started is a ``MeasurementError``, with another code.
+    monkeypatch.setattr(ceilings, "start_ranks", lambda *_, **__: pytest.fail("ranks started"))
     options = {"device": "cpu", "nproc": 1, "budget_s": 0.1}
     with pytest.raises(kind) as refused:
         measure_ceilings(StopRequest(), **(options | changes), timeout_s=1.0)

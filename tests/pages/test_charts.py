@@ -189,6 +189,7 @@ def test_very_many_steps_and_evaluations_are_thinned() -> None:
     assert len(read_datasets(charts.chart_quality(record))["steps"]) <= 1000
     curve = charts.chart_loss(record)
     assert curve is not None
+    assert all(len(rows) <= 1000 for rows in read_datasets(curve).values())  # raw and smoothed
     # 100,000 steps in 500 groups, of each the lowest and the highest loss.
     assert "For every 200 steps" in translate(curve.note, "en")
 

@@ -855,18 +855,17 @@ def test_page_shows_the_command_as_typed():
     )
 
 
-def test_several_launches_share_a_page_with_their_median():
+def test_several_launches_share_a_page_with_their_geometric_mean():
     record = make_record()
     entry = record.figures["p_train"].model_copy(update={"value": 500.0})
     second = make_record(run_id="second", figures=record.figures | {"p_train": entry})
     launches = (record, second, make_failed_record(run_id="third"))
-    # The page's figures are the mean of the two launches that passed, 457.2 and 500 samples/s.
     text = to_page_markdown(*launches)
     # The rows of a table of launches begin with their numbers, in brackets that Markdown escapes.
     assert re.findall(r"^\| \\\[(\d)\\\] NVIDIA", text, re.MULTILINE) == ["1", "2", "3"]
     assert "2 of 3 launches passed" in text
     assert "excluded from every figure: third (out of memory)" in text
-    # The geometric mean of the two that passed: 457.2 and 500.
+    # The geometric mean of the two launches that passed: 457.2 and 500 samples/s.
     assert "- Training speed: 478 samples/s (457 – 500 (range), 2 launches)\n" in text
     html = to_page_html(*launches)
     assert "Figures are geometric means over 2 launches;" in html  # the failed one has none
@@ -907,8 +906,13 @@ def test_interrupted_run_has_a_page(tmp_path):
     # The events of both ranks end after seven, in the middle of the training.
     broken, _ = write_two_ranks(tmp_path / "run", ends_after=7)
     # ``Reader`` raises if the HTML is not well-formed.
-    for document in page.build_documents([make_record(), broken]):
+    _overview, _passed, interrupted = (
         Reader(to_body_html(document, "en", script_draws_charts=True))
+        for document in page.build_documents([make_record(), broken])
+    )
+    assert "Toy classification · Fake CPU, 2 ranks · fp32" in interrupted.texts
+    reason = "failed, rank 0: rank 0 ended before it had written all its events"
+    assert reason in interrupted.texts
 
 
 def test_missing_record_or_language_is_refused():
