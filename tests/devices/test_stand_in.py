@@ -105,7 +105,7 @@ def test_gradient_accumulation_and_random_weights_equal_those_of_a_cpu(
 @pytest.mark.parametrize(
     ("case", "precision"), [*((case, "bf16") for case in CASES), ("toy", "fp16")]
 )
-def test_autocast_computes_in_16_bits_and_waits_for_nothing(
+def test_losses_with_autocast_are_near_those_in_fp32_and_steps_wait_for_nothing(
     call_in_process: Any, cache: Path, train_in_fp32: Any, case: str, precision: str
 ) -> None:
     # Losses differ from those in fp32, as 16 bits round more, but by at most 2% (``BF16_ERROR``).

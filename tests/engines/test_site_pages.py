@@ -190,7 +190,8 @@ def test_missing_page_is_shown_in_the_language_of_its_address(site, visit):
 
 def test_selected_runs_are_compared_side_by_side(open_page):
     # "/" is the list of runs, each row with a box to select it. The button is enabled by two boxes.
-    # The address of the comparison has the names of both runs, as has its page.
+    # The address of the comparison has the names of both runs. Its page begins with a table with a
+    # row for each, which has the letter by which the page names it.
     window = open_page("/")
     button = window.page.locator(".compare button")
     assert button.is_disabled()
@@ -200,8 +201,10 @@ def test_selected_runs_are_compared_side_by_side(open_page):
     window.page.wait_for_url("**/compare?*")
     compared_runs = parse_qs(urlsplit(window.page.url).query)["run"]
     assert len(compared_runs) == 2
-    text = window.page.locator("main").inner_text()
-    assert all(name in text for name in compared_runs)
+    assert window.page.locator("h1").inner_text() == "Side by side"
+    rows = window.page.locator("main table").first.locator("tbody tr").all()
+    cells = [row.locator("th, td").all_inner_texts()[:2] for row in rows]
+    assert cells == [["A", compared_runs[0]], ["B", compared_runs[1]]]
 
 
 def test_language_and_theme_are_switched_and_kept(open_page):

@@ -197,15 +197,25 @@ def test_mlflow_completes_what_a_killed_follower_left(run_dir: Path, tmp_path: P
 
 def test_mlflow_folder_has_all_values_of_the_run(run_dir: Path, tmp_path: Path) -> None:
     # ``MISSING`` is why the test is skipped where MLflow is not installed. ``run_dir`` is a run of
-    # 16 steps; ``follow`` exports it to the target. Of the values only the losses are read here:
-    # that each step is there, and once.
+    # 16 steps; ``follow`` exports it to the target; ``list_expected`` has what the program read in
+    # the run. MLflow keeps times in ms.
     pytest.importorskip("mlflow", reason=MISSING)
     folder = tmp_path / "mlruns"
     for _ in range(2):  # following again writes nothing twice
         follow(run_dir, f"mlflow=file:{folder}")
-    (losses,) = folder.glob("*/*/metrics/train/loss")
-    # Each line is time, value and step.
-    assert [int(line.split()[2]) for line in losses.read_text().splitlines()] == [*range(1, 17)]
+    (metrics,) = folder.glob("*/*/metrics")
+    # A file for each series. Each line is time, value and step.
+    rows = [
+        (path.relative_to(metrics).as_posix(), *line.split())
+        for path in metrics.rglob("*")
+        if path.is_file()
+        for line in path.read_text().splitlines()
+    ]
+    exported = {
+        (key, int(step)): (float(value), int(time_ms) / 1e3) for key, time_ms, value, step in rows
+    }
+    assert len(rows) == len(exported)  # nothing was written twice
+    assert_same(exported, list_expected(run_dir), time_within_s=2e-3)
 
 
 def read_wandb_file(path: Path) -> Iterator[bytes]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -189,17 +190,19 @@ def test_running_runs_are_followed_until_they_end(
 
 
 def test_job_is_running_until_all_nodes_have_ended(tmp_path: Path) -> None:
-    # ``write_sampled_run`` writes a run that its launcher started here and saw end; as a job of
-    # Slurm it has one node, number 0, whose event "finished" is the end. ``KeptRun`` is a backend
-    # that keeps what it gets.
+    # ``write_sampled_run`` writes a run of two ranks that its launcher started here and saw end; it
+    # becomes a job of Slurm on two nodes with a rank each. A node's event "finished" is its end.
+    # ``KeptRun`` is a backend that keeps what it gets.
     folder = write_sampled_run(tmp_path / "run", telemetry=None)
     path = folder / "plan.json"
-    path.write_text(path.read_text().replace('"launcher": "local"', '"launcher": "slurm"'))
+    plan = json.loads(path.read_text()) | {"launcher": "slurm", "nnodes": 2, "nproc": 1}
+    path.write_text(json.dumps(plan))
     followed = make_followed_run(folder, KeptRun())
     assert followed.is_under_way  # the launcher's end is only that of submitting the job
-    (folder / "events.node0.jsonl").write_text('{"event":"finished","t_ns":1}\n')
-    followed.poll()
-    assert not followed.is_under_way
+    for node, is_under_way in ((1, True), (0, False)):
+        (folder / f"events.node{node}.jsonl").write_text('{"event":"finished","t_ns":1}\n')
+        followed.poll()
+        assert followed.is_under_way == is_under_way
 
 
 def test_python_api_follows_a_run(

@@ -67,7 +67,7 @@ def test_acceptance_of_a_machine_measures_judges_and_resumes(tmp_path: Path) -> 
     ]
     assert sorted(listed_names) == sorted(member.name for member in result.members)
 
-    # The same command finds all measurements, and only judges again.
+    # The same work, reported as JSON: all measurements are found, and only judged again.
     second_call = accept(
         *TWO_DEVICES_ONE_ROUND, "--out", str(folder), "--phases", "devices,nodes", "--json", "-q"
     )
@@ -160,9 +160,7 @@ def test_record_of_a_run_is_a_baseline_for_one_device(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("phase", ["devices", "nodes", "pairs"])
 @pytest.mark.nightly
-def test_interrupted_phase_ends_and_resumes_with_the_same_command(
-    tmp_path: Path, phase: str
-) -> None:
+def test_interrupted_phase_ends_and_resumes_with_the_same_work(tmp_path: Path, phase: str) -> None:
     """Three devices, which are cores, are measured in two rounds of each phase.
 
     ``TOLERANT``: limits so wide that no difference of this machine's cores fails a device.

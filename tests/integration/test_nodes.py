@@ -109,14 +109,14 @@ def test_run_on_two_nodes_leaves_a_complete_record(run_two_nodes: Any, tmp_path:
 
 
 @pytest.mark.nightly
-def test_a_follower_reads_the_files_of_nodes_while_they_write_them(
+def test_a_follower_that_starts_before_the_nodes_exports_all_their_steps_once(
     run_two_nodes: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A follower is a process that exports a run, here to the stand-in for W&B in ``STAND_INS``.
 
     Its target ``keep`` writes each call as a line of JSON into ``calls``. ``Here`` is a launcher
     that starts two nodes as processes of this machine. A remark would be about a fault of the
-    follower.
+    follower. When it reads, while the nodes write or at the end, is not checked.
     """
     calls = tmp_path / "calls.jsonl"
     monkeypatch.setenv("PYTHONPATH", str(STAND_INS))

@@ -217,10 +217,11 @@ def test_header_gives_role_and_name_of_its_column(header: str, role: str, name: 
         assert column.name == name
 
 
-def test_throughput_without_unit_is_not_read(import_text) -> None:
-    # "Not read": as a known figure. It keeps the name of its header and has no unit; with a unit in
-    # its cell, it is ``p_whole``, samples/s (a sample is an image here).
+def test_throughput_without_unit_is_no_known_figure(import_text) -> None:
+    # It is read with the name of its header and no unit; with a unit in its cell, it is
+    # ``p_whole``, samples/s (a sample is an image here).
     (row,) = import_page(import_text, "| device | Throughput |\n|---|---|\n| A100 | 412 |\n").rows
+    assert row.figures.keys() == {"Throughput"}
     assert (row.figures["Throughput"].value, row.figures["Throughput"].unit) == (412.0, "")
     # A unit in the cell says what it counts.
     (row,) = import_page(
@@ -349,10 +350,11 @@ def test_folder_without_results_is_listed_as_unread(cli, tmp_path) -> None:
 
 
 def test_json_without_figures_is_listed_with_its_keys_only(cli, tmp_path) -> None:
-    (tmp_path / "r.jsonl").write_text('{"node": "n1", "colour": 3}\n', encoding="utf-8")
-    code, _, err = cli("import", "r.jsonl")
+    (tmp_path / "r.jsonl").write_text('{"node": "n17", "colour": 8642}\n', encoding="utf-8")
+    code, out, err = cli("import", "r.jsonl")
     assert code == 1
     assert "colour" in err
+    assert not any(value in out + err for value in ("n17", "8642"))
     assert "__init__" not in err  # no names of our own code
 
 
