@@ -229,7 +229,7 @@ def test_missing_vl_convert_is_one_error_after_the_markdown_pages(
     assert {path.name for path in tmp_path.iterdir()} == {"page.en.md", "page.zh.md"}
 
 
-def test_page_on_a_full_disk_is_not_truncated(tmp_path: Path) -> None:
+def test_page_larger_than_a_file_may_be_is_not_truncated(tmp_path: Path) -> None:
     limit = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (2**15, limit[1]))  # above the pages in Markdown
     try:

@@ -57,7 +57,7 @@ def test_data_is_generated_once_for_each_generator(
 
 def test_a_generator_that_fails_leaves_nothing(make_generated_folder: Any, tmp_path: Path) -> None:
     with pytest.raises(CaseError, match="ZeroDivisionError") as raised:
-        make_generated_folder("(folder / 'half.txt').write_text(str(1 / 0))")
+        make_generated_folder("(folder / 'half.txt').write_text('half'); 1 / 0")
     # The part of the case that failed, and the file and line: line 2 is the generator's body.
     assert raised.value.place == "data_generate"
     assert f"{tmp_path}/sources/generator.py:2" in str(raised.value)

@@ -363,7 +363,7 @@ def test_start_imports_no_heavy_module(args, tmp_path):
     assert process.stderr.splitlines()[-1] == "[]"
 
 
-def test_closed_pipe_gives_no_traceback(tmp_path):
+def test_closed_pipe_exits_with_1_without_a_traceback(tmp_path):
     reader, writer = os.pipe()
     os.close(reader)  # nobody reads what the program prints
     program = Path(sys.executable).with_name("trainmark")
@@ -371,6 +371,7 @@ def test_closed_pipe_gives_no_traceback(tmp_path):
         [program, "list"], stdout=writer, stderr=subprocess.PIPE, text=True, check=False
     )
     os.close(writer)
+    assert process.returncode == 1
     assert "Traceback" not in process.stderr
 
 

@@ -68,11 +68,11 @@ def test_files_that_differ_from_the_manifest_are_found(
     assert verify_bundle(write_changed_bundle(bundle_path, items=items)) == (1, ["bundle_altered"])
 
 
-def test_changed_byte_anywhere_in_a_file_is_found(bundle_path: Path) -> None:
+def test_changed_byte_of_a_compressed_file_is_found(bundle_path: Path) -> None:
     with zipfile.ZipFile(bundle_path) as zipped:
         info = zipped.getinfo("1-toy/events.rank0.jsonl")
-        # A local header has 30 bytes before the name. The content follows it, of which any byte
-        # will do: that at 40.
+        # A local header has 30 bytes before the name. The compressed content follows it; the byte
+        # at 40 is changed.
         offset = info.header_offset + 30 + len(info.filename) + 40
     content = bytearray(bundle_path.read_bytes())
     content[offset] ^= 1  # one bit

@@ -140,10 +140,22 @@ def test_invalid_token_exits_with_2_before_the_bundle_is_sent(server, tmp_path, 
     large_file = tmp_path / "large.trainmark.zip"
     with large_file.open("wb") as large:
         large.truncate(100 << 20)  # 100 MiB: the answer comes while most of it is unsent
+    sent_bytes = []  # of each request
+    post = httpx2.Client.post
+
+    def post_and_note(client, url, *, content):
+        try:
+            return post(client, url, content=content)
+        finally:
+            sent_bytes.append(content.tell() if content else 0)
+
+    monkeypatch.setattr(httpx2.Client, "post", post_and_note)
     assert run_program(monkeypatch, "bundle", "--push", server.address, large_file) == 2
     out, err = capfd.readouterr()
     assert out == ""
     assert "401" in err
+    assert sent_bytes
+    assert sum(sent_bytes) < 100 << 20
     assert "Traceback" not in err
 
 

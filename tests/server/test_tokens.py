@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import re
+from base64 import urlsafe_b64decode
+from functools import reduce
+from operator import and_, or_
 
 import pytest
 
@@ -24,11 +27,15 @@ def is_admitted(tokens, authorization):
     return True
 
 
-def test_a_secret_has_256_random_bits_and_is_in_no_file(tokens, tmp_path):
-    secrets = {tokens.create(f"t{number}") for number in range(5)}
-    assert len(secrets) == 5
+def test_a_secret_has_256_bits_that_vary_and_is_in_no_file(tokens, tmp_path):
+    secrets = {tokens.create(f"t{number}") for number in range(64)}
+    assert len(secrets) == 64
     # 43 characters of base64 hold 256 bits.
     assert all(re.fullmatch(r"trainmark_[A-Za-z0-9_-]{43}", secret) for secret in secrets)
+    # Each of the bits is 0 in some secret and 1 in another: a random one is equal in all 64 with a
+    # probability of 2**-63.
+    numbers = [int.from_bytes(urlsafe_b64decode(secret[10:] + "=")) for secret in secrets]
+    assert (reduce(and_, numbers), reduce(or_, numbers)) == (0, 2**256 - 1)
     texts = [path.read_text() for path in (tmp_path / ".serve").iterdir()]
     # Without ``trainmark_``, the beginning of all secrets.
     assert not [secret for secret in secrets for text in texts if secret[10:] in text]

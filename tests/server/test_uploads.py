@@ -81,10 +81,14 @@ def test_bundle_is_stored_once_under_its_digest(store, start_client, send_file, 
 def test_existing_run_is_not_replaced(store, start_client, send_file, tmp_path):
     client = start_client()
     assert send_file(client, write_bundle(tmp_path, "a-1")).status_code == 201
+    (path,) = store.glob("*/1-toy/record.json")
+    first_record = path.read_bytes()
     # A bundle of two runs: b-1, and one with the same id a-1 that started a second later.
     both = write_bundle(tmp_path, "b-1", "a-1", name="both", started="2026-01-02T03:04:06+00:00")
     answer = send_file(client, both)
     assert (answer.status_code, answer.json()["error"]["where"]) == (409, "a-1")
+    stored = {path: path.read_bytes() for path in store.rglob("record.json")}
+    assert stored == {path: first_record}
     # ``list_files_left``: what is left in the folder that receives uploads.
     # The other run of that bundle was not stored either.
     assert (list_run_ids(client), list_files_left(store)) == (["a-1"], [])

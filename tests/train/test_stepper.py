@@ -227,8 +227,14 @@ def test_two_ranks_train_as_one_rank(tmp_path: Path) -> None:
     assert first["reductions"] == second["reductions"] == 22
 
 
-def test_sums_over_ranks_are_exact() -> None:
+def test_sums_over_ranks_are_exact(monkeypatch: pytest.MonkeyPatch) -> None:
     one_rank = {"world_size": 1, "device": torch.device("cpu")}
     # On one rank, each number is its own sum, and a large one is not rounded.
-    assert add_over_ranks(2**60, 3, **one_rank) == [2**60, 3]
+    assert add_over_ranks(2**60 + 1, 3, **one_rank) == [2**60 + 1, 3]
     assert add_over_ranks(0.25, 1.0, **one_rank) == [0.25, 1.0]
+    # As if a second rank had the same numbers. Neither sum would be exact in a smaller type:
+    # float64 lacks the first one, and float32 the one of 0.1.
+    monkeypatch.setattr(torch.distributed, "all_reduce", lambda total: total.mul_(2))
+    two_ranks = one_rank | {"world_size": 2}
+    assert add_over_ranks(2**60 + 1, 3, **two_ranks) == [2**61 + 2, 6]
+    assert add_over_ranks(0.1, 1, **two_ranks) == [0.2, 2.0]

@@ -81,7 +81,7 @@ def test_dishonest_program_is_detected(tmp_path, lie):
 
 
 @pytest.mark.nightly
-def test_eighteen_of_twenty_dishonest_programs_are_detected(tmp_path):
+def test_all_but_two_dishonest_programs_are_detected(tmp_path):
     # ``LIES`` has, by the name of a lie that ``liar.py`` tells, the codes that may reveal it.
     # ``WORK``, the file of ``--witness``, states what an honest program would do.
     found_lies = []

@@ -179,10 +179,15 @@ BAD_LINES = [
     (b'{"body": "a", "id": 1}\n', "the key 'text' is missing; the line has the keys body, id"),
     (b'{"text": null}\n', "'text' is None, not text"),
     (b"[1]\n", "not a JSON object: [1]"),
+    # Long lines.
+    (b'{"text": "%s\n' % (b"a" * 1000), "not JSON, EOF while parsing a string at column 1010: "),
+    (b'{"%s": 1}\n' % (b"a" * 1000), "the key 'text' is missing; the line has the keys aaa"),
+    (b'{"text": ["%s"]}\n' % (b"a" * 1000), "'text' is ['aaa"),
+    (b'["%s"]\n' % (b"a" * 1000), "not a JSON object: ['aaa"),
 ]
 
 
-@pytest.mark.parametrize(("line", "error_start"), BAD_LINES)
+@pytest.mark.parametrize(("line", "error_start"), BAD_LINES, ids=lambda value: value[:20])
 def test_line_without_text_is_refused(tmp_path, line, error_start):
     # ``BAD_LINES``: wrong lines, each with the beginning of its error. Texts are read at the key
     # "text", which the option ``text_key=`` of a preparation changes.
