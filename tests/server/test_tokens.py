@@ -34,7 +34,7 @@ def test_a_secret_has_256_bits_that_vary_and_is_in_no_file(tokens, tmp_path):
     assert all(re.fullmatch(r"trainmark_[A-Za-z0-9_-]{43}", secret) for secret in secrets)
     # Each of the bits is 0 in some secret and 1 in another: a random one is equal in all 64 with a
     # probability of 2**-63.
-    numbers = [int.from_bytes(urlsafe_b64decode(secret[10:] + "=")) for secret in secrets]
+    numbers = [int.from_bytes(urlsafe_b64decode(secret[10:] + "="), "big") for secret in secrets]
     assert (reduce(and_, numbers), reduce(or_, numbers)) == (0, 2**256 - 1)
     texts = [path.read_text() for path in (tmp_path / ".serve").iterdir()]
     # Without ``trainmark_``, the beginning of all secrets.
