@@ -162,7 +162,9 @@ def plan_run(
         UsageError, DataError, EnvironmentFault: before anything starts.
         UnplannableError: code of the case failed; without ``dry_run``, the run has a record.
     """
-    if request.device is None:  # the first vendor with a usable device is chosen
+    # The first vendor with a usable device is chosen. The user learns of packages of vendors that
+    # cannot be loaded, and below of devices that are there but cannot be used.
+    if request.device is None:
         _report_unusable_vendors(show_remark)
     settings = read_cluster(request.cluster)
     with _record_failed_planning(show_remark=show_remark, dry_run=dry_run):
@@ -171,7 +173,7 @@ def plan_run(
             request, remote=settings.find_remote_target(request.launcher), dry_run=dry_run
         )
     _report_unchecked_data([plan], show_remark)
-    _report_unproven([plan], show_remark)
+    _report_unproven([plan], show_remark)  # the vendor or launcher, if it did no real run yet
     # Refuse a run directory that is not empty: also before a dry run, which shows what a run would
     # do, and before the launches of a repeat, each of which checks only its own folder inside it.
     refuse_used(Path(plan.run_dir))

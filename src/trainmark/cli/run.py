@@ -185,7 +185,8 @@ def _attach(
         follow=followers,
         show_remark=partial(print_remark, lang=lang),
     )
-    # A job is one launch. Of a repeat, this is only the launch in `folder`.
+    # A folder of a submitted job has one launch and one record. If the run was submitted with
+    # several launches, each has a job and a folder of its own; the others are not printed here.
     _print_records(records, lang, as_json=as_json, quiet=quiet, has_repeats=False)
 
 

@@ -443,9 +443,10 @@ def _finish_earlier_launches(
         report: called with a line about each job that is waited for, and each launch of which no
             record can be made.
     """
-    if entry.plan is None:
+    if entry.plan is None:  # the entry could not be planned, so it was never launched
         return
-    # These launches did not pass or have no record. Only those without one are completed here.
+    # These launches did not pass or have no record. ``complete_records`` writes the records that
+    # are missing, and leaves the others as they are.
     for folder in entry.earlier_failures:
         try:
             # Only the folder of an engine's job has the settings of its cluster.

@@ -184,6 +184,7 @@ def _prepare_rank(
         plan = setup.plan
         job_module = cases.import_part(plan.case, "job")
     with reporter.emit_span("preflight"):
+        # ``matmul`` is the rate of this rank's device. The other ranks must fit to this one.
         context, matmul = _check_ranks(reporter, setup, number)
     with reporter.emit_span("data_build"):
         data = job_module.load_data(context)
@@ -309,7 +310,11 @@ def _emit_facts(
 
 
 def _run_loop(reporter: RankReporter, prepared: _PreparedRank) -> tuple[ParameterCheck, StepWatch]:
-    """Run the measured loop; return the check of its parameters and the watch of its first step."""
+    """Run the measured loop; return the check of its parameters and the watch of its first window.
+
+    The check compares the parameters before and after windows: they must change by training alone.
+    The watch counts the FLOPs of matmuls, and notes the precision in which they ran.
+    """
     from trainmark.rank.agreement import refuse_other_quality
     from trainmark.rank.loop import MeasuredLoop, Schedule
     from trainmark.rank.watch import StepWatch
@@ -346,9 +351,10 @@ def _run_loop(reporter: RankReporter, prepared: _PreparedRank) -> tuple[Paramete
         clock=clock,
         barrier=barrier,
         emit=reporter.events.emit,
-        stages=context.stages,
+        stages=context.stages,  # times of parts of a step, such as an exchange between ranks
         enter=reporter.enter,
         parameters=parameters,
+        # Repeats some windows from the same state, whose results must be the same bit by bit.
         replay=_make_replay(job, context, trained) if recipe.replay_every_windows else None,
         count_graphs=count_compiled_graphs if recipe.compile else lambda: None,
         # The watch would change what torch compiles.

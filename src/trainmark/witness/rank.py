@@ -224,7 +224,8 @@ class WitnessedRank:
         self._stepped_ids.add(id(optimizer))
         # Each optimizer is expected to step once in a training step. If one steps for the second
         # time before all others have stepped, the others do not step in every training step. Then
-        # the training step ends without them.
+        # the training step ends here, without them, and the record tells that the optimizers step
+        # unevenly.
         if is_second_step or len(self._stepped_ids) >= self.stated.optimizers:
             self._stepped_ids.clear()
             self._end_step()

@@ -221,6 +221,7 @@ class Intel(TorchVendor):
         Args:
             number: the device's place among all devices of the machine, from 0.
         """
+        # A card's folder is listed once for each tile, so that each device has one.
         address = self.list_pci_folders()[number].name
         # `uuid` has all identifiers of a card, separated by spaces; one is its PCI address.
         for index, sample in self._first_reading.samples.items():

@@ -440,6 +440,8 @@ def check_mfu(subjects: AuditSubjects) -> Hits:
 
     A mixture of experts may drop assignments of tokens to experts, which then compute nothing. A
     row whose MFU follows only if these FLOPs are counted is yielded too, with another message.
+
+    Rows of one table that differ only in their throughput are also compared with each other.
     """
     for subject in subjects:
         published_peaks = subject.list_dense_peaks()
