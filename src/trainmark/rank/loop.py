@@ -299,8 +299,8 @@ class MeasuredLoop:
                 )
                 self.enter("train")
                 phase, length = self.schedule.choose_window(steps)
-                # The first window has one step, which is watched. The watch may slow the step down,
-                # because this window is not measured.
+                # The first window has one step, whose FLOPs and precision ``first_window`` notes.
+                # This may slow the step down, because the window is not measured.
                 with self.first_window if phase == "compile" else nullcontext():
                     has_more = self._run_window(batches, epoch=epoch, phase=phase, length=length)
                 samples = self._samples_of_all_ranks
@@ -460,6 +460,8 @@ class MeasuredLoop:
                 for step in window.batches
             ],
             loss=[drop_non_finite(loss) for loss in window.losses],
+            # ``samples`` are those of this rank; ``step_samples`` those of all ranks, as this
+            # rank's batches declare them. All other counts are sums of this rank over the window.
             samples=[step.counts.samples for step in window.batches],
             step_samples=[
                 # If the batches of a step declare different numbers, ``refuse_contradictions``
@@ -529,7 +531,7 @@ class MeasuredLoop:
         optional_fields: dict[str, Any] = {}
         if result.reason is not None:  # why there is no value
             optional_fields["reason"] = result.reason.as_dict()
-        if result.breakdown:
+        if result.breakdown:  # figures of groups of rows, such as questions of one subject
             optional_fields["parts"] = {
                 kind: _replace_non_finite(figures) for kind, figures in result.breakdown.items()
             }
@@ -550,7 +552,7 @@ class MeasuredLoop:
             end_ns=self.clock(),
             value=drop_non_finite(result.value),
             samples=result.samples,
-            detail=_replace_non_finite(result.detail),
+            detail=_replace_non_finite(result.detail),  # further figures over all rows
             target_reached=self.outcome.target_reached,
             **optional_fields,
         )

@@ -155,8 +155,9 @@ def run_rank(reporter: RankReporter, run_dir: Path, number: int, local_rank: int
         local_rank: number of the rank on its node.
     """
     prepared = _prepare_rank(reporter, run_dir, number, local_rank)
+    # The check of the parameters, and what was counted in the first step.
     parameters, first_step_watch = _run_loop(reporter, prepared)
-    if hasattr(prepared.job, "save"):  # a job need not have it
+    if hasattr(prepared.job, "save"):  # a job need not have it; it saves what was trained
         with reporter.emit_span("checkpoint"):
             prepared.job.save(run_dir / ARTIFACTS_DIR)
             prepared.barrier()  # the first rank writes; the others wait in the same span
@@ -184,7 +185,8 @@ def _prepare_rank(
         plan = setup.plan
         job_module = cases.import_part(plan.case, "job")
     with reporter.emit_span("preflight"):
-        # ``matmul`` is the rate of this rank's device. The other ranks must fit to this one.
+        # ``context`` is what the job gets to know of this rank, ``matmul`` the rate of its device.
+        # Ranks with other packages, or with too little memory, are refused.
         context, matmul = _check_ranks(reporter, setup, number)
     with reporter.emit_span("data_build"):
         data = job_module.load_data(context)
@@ -228,8 +230,9 @@ def _open_device(reporter: RankReporter, run_dir: Path, local_rank: int) -> _Ran
     barrier = _wait_for_nobody
     if plan.world_size > 1:
         barrier = _join_run(vendor.collective_backend, device, recipe.timeout_s)
+    # What the vendor's code has set, such as ``autocast``.
     precision_flags = device.set_precision(recipe.precision)
-    # What torch reports of the precision now; ``_report_results`` compares it after training.
+    # What torch itself reports now; ``_report_results`` compares it with that after training.
     reporter.torch_flags = read_precision_flags(device.torch_type)
     torch.manual_seed(recipe.seed)
     return _RankSetup(plan, recipe, vendor, device, barrier, precision_flags)
@@ -253,6 +256,7 @@ def _check_ranks(
     plan = setup.plan
     setup.barrier()  # so that all ranks emit the next event at the same moment
     reporter.events.emit("synced", unix_ns=time.time_ns())  # aligns the clocks of nodes
+    # The process of the node has put the versions of its packages into this variable.
     refuse_other_packages(os.environ.get(NODE_VARIABLE), plan.nnodes)
     matmul = measure_matmul(setup.device, setup.recipe.precision)
     context = JobContext(
@@ -295,7 +299,7 @@ def _emit_facts(
     reporter.events.emit(
         "facts",
         device=device.describe(),
-        memory_scope=device.memory().scope,
+        memory_scope=device.memory().scope,  # whose memory is read: the device's or the process's
         precision_flags=precision_flags,
         attention_flags=device.attention_flags() if hasattr(device, "attention_flags") else {},
         matmul_flops_per_second=matmul.flops_per_second,
