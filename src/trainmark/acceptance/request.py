@@ -87,7 +87,7 @@ class AcceptRequest(Frozen):
     baseline: str | None = Field(
         None, description="Run, bundle or acceptance to compare with; default: the peers."
     )
-    out: Path | None = Field(None, description="Folder of the acceptance; default: ./acceptances/…")
+    out: Path | None = Field(None, description="Folder of the test; default: ./acceptances/…")
 
     @property
     def chosen_phases(self) -> list[str]:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 EXAMPLES = """\
   trainmark follow runs/RUN --to tensorboard                view it: tensorboard --logdir runs
   trainmark follow runs/RUN --to mlflow=http://host:5000    to a server, or to sqlite:///mlflow.db
-  trainmark follow runs --to wandb=PROJECT                  all runs of a folder
+  trainmark follow runs --to wandb=PROJECT                  all runs in a folder
   trainmark follow runs/RUN --to openmetrics=/var/lib/node_exporter/trainmark.prom
 """
 
