@@ -98,6 +98,7 @@ def test_runs_are_sorted_with_those_without_a_value_last_and_limited(index_of_ma
         ("bs=sixteen", "'sixteen' is not a number"),
         ("compile=perhaps", "true or false"),
         ("status=pass", "did you mean passed?"),
+        ("precision=fp31", "did you mean fp32?"),
         ("verification=none", "known: contradicted, unverified, verified"),
         ("started_utc>yesterday", "'yesterday' is not a date"),
         ("case=tooy", "did you mean toy?"),

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin, get_type_h
 
 from trainmark import cases
 from trainmark.errors import UsageError, suggest_nearest
-from trainmark.recipe import FIELD_ALIASES
+from trainmark.recipe import FIELD_ALIASES, Precision
 from trainmark.record.figures import FIGURES
 from trainmark.record.record import Grade, Status, Verification
 from trainmark.results.store.columns import COLUMNS, IMPORTED, INDEX_COLUMNS, INTERNAL_COLUMNS
@@ -274,11 +274,11 @@ def _refuse_impossible_text(index: Index, word: str, key: str, sign: str, value:
     if sign not in ("=", "!="):
         return
     known = _CLOSED_SETS.get(key)
+    # Imported results and runs of cases that are not installed may have values of their own.
     if key == "case":
-        with index.open_connection() as connection:
-            entries = connection.execute(f'SELECT DISTINCT "case" FROM {TABLE}').fetchall()
-        stored_cases = {case for (case,) in entries if case is not None}
-        known = {case.name for case in cases.load_all()[0]} | stored_cases
+        known = {case.name for case in cases.load_all()[0]} | _list_stored_values(index, key)
+    elif key == "precision":
+        known = {*get_args(Precision)} | _list_stored_values(index, key)
     if known is not None and value not in known:
         raise UsageError(
             f"{value!r} is not a known value of {key}",
@@ -286,6 +286,13 @@ def _refuse_impossible_text(index: Index, word: str, key: str, sign: str, value:
             rule="the operators = and != need a known value; ~ also accepts part of a value",
             fix=suggest_nearest(value, known),
         )
+
+
+def _list_stored_values(index: Index, column: str) -> set[str]:
+    """Return the texts that a column has in the runs of the index."""
+    with index.open_connection() as connection:
+        entries = connection.execute(f'SELECT DISTINCT "{column}" FROM {TABLE}').fetchall()
+    return {value for (value,) in entries if value is not None}
 
 
 def _make_condition(index: Index, word: str) -> tuple[str, str | float | bool]:
