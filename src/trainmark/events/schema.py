@@ -152,7 +152,7 @@ class Window(Timed, tag="window", kw_only=True, omit_defaults=True, gc=False):
 
     def __post_init__(self) -> None:
         """Check the times, and that there is a step and each list has an entry for each step."""
-        Timed.__post_init__(self)  # checks the start and the end
+        super().__post_init__()  # checks the start and the end
         steps, waits, losses = len(self.step_ns), len(self.wait_ns), len(self.loss)
         if not 0 < steps == waits == losses == len(self.samples) == len(self.step_samples):
             raise ValueError(

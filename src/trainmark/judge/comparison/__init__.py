@@ -148,8 +148,8 @@ def compare(
             f"the threshold is {threshold:g}",
             rule="the threshold must be at least 0 and less than 1, for example 0.03",
         )
-    # Declarations of the figures that every case has, and of those that the page of this case adds.
-    # Sides of different cases are refused below.
+    # Declarations by name of the figures that every case has, and of those that only this case has:
+    # ``page`` declares what pages show of the case in addition. Different cases are refused below.
     specs = list_specs(a[0].plan.about.page)
     sides.reject_unknown_figures(figures or (), specs)
     differences = sides.find_work_differences(a, b, allow)  # refuses runs given twice and copies

@@ -533,7 +533,8 @@ def _get_sign(record: Record, name: str) -> int:
     about = record.plan.about
     if name == QUALITY:  # of the trained model, which is not among the figures
         return 1 if about.higher_is_better else -1
-    # Declarations of the figures that every case has, and of those that the page of this case adds.
+    # Declarations by name of the figures that every case has, and of those that only this case has:
+    # ``about.page`` declares what pages show of the case in addition.
     spec = list_specs(about.page).get(name)
     return 1 if spec is not None and spec.better == "higher" else -1
 

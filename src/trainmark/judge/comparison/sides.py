@@ -231,7 +231,14 @@ def _reject_copies(records: Sequence[Record]) -> None:
 
 
 def make_other_work_error(not_allowed: Sequence[Difference]) -> UsageError:
-    """Return the error of sides whose work differs, with the first key and two of its values."""
+    """Return the error of sides whose work differs, with the first key and two of its values.
+
+    In a balanced run, each expert of a mixture of experts gets the same number of tokens, whatever
+    the router would choose. Its speed is an upper bound on that of training.
+
+    Args:
+        not_allowed: the keys that differ and may not, at least one.
+    """
     never_allowed = [fact for fact in not_allowed if fact.name in NEVER_ALLOWED]
     first = never_allowed[0] if never_allowed else not_allowed[0]
     distinct_values = list(dict.fromkeys(repr(value) for value in (*first.a, *first.b)))

@@ -91,6 +91,8 @@ def analyze(log: str, options: Options) -> Analysis:
         DataError: the log cannot be read.
     """
     options.check()  # raises a UsageError
+    # The user says where the value of a line stands: behind a keyword, or as a word at a position
+    # (``reads_words``). ``_read_keyword`` reads both; without either, the speed is searched for.
     has_keyword = bool(options.keyword) or options.reads_words
     # The values of the log with its last loss, its number of devices and notes for the user.
     extraction = _read_keyword(log, options) if has_keyword else _read_best_speed(log, options)
@@ -468,6 +470,8 @@ def _collect_figures(sample: Sample, result: Result) -> dict[str, Any]:
         "result": result.value,
         "result_of_median": result.apply_to_mean(float(np.median(sample.values))),
         "unit": result.unit,
+        # Whose speed it is: that of a ``device``, a ``node`` or the ``job``; None: the log does not
+        # say, or the values are not speeds.
         "scope": sample.source.quantity.scope or None,
     }
 

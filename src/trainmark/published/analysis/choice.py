@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from trainmark.published.analysis.readings import LogReader, Readings
     from trainmark.published.analysis.samples import Sample
 
-_KEYS_OF_CLOSING_LINES = {
+# Keys that known trainers print only once, in a line at the end of a run.
+_CLOSING_KEYS_OF_TRAINERS = {
     form.key for preset in PRESETS.values() for form in preset.forms if form.is_from_closing_line
 }
 _SAME_SPEED_TOLERANCE = 0.1  # relative difference of two keys that may print the same speed
@@ -136,8 +137,7 @@ def _choose_preset(
     choice = Choice(name, sample, others[:_MAX_OTHERS])  # no more are reported
     # The speed of the job divided by that of one device is the number of devices. The speed of a
     # device may be in another form of the preset than the one that was chosen.
-    samples_of_all_forms = [*preset_samples.values(), *_take_sample_of_each_form(name, reader)]
-    choice.devices = _infer_devices(sample, samples_of_all_forms)
+    choice.devices = _infer_devices(sample, _take_sample_of_each_form(name, reader))
     if sample is None:  # a note says so if the trainer prints its speed only at the end of a run
         choice.missing_closings += _note_missing_closings([name], reader)
     return choice
@@ -292,8 +292,9 @@ def _take_plain_samples(reader: LogReader, options: Options) -> list[Sample]:
         is_rare_summary = (
             is_summary and not readings.has_steps and is_rare(readings, num_step_lines)
         )
-        # A closing line is printed once, at the end. Some of its keys are those of known trainers.
-        is_from_closing_line = readings.source.key in _KEYS_OF_CLOSING_LINES or is_rare_summary
+        # A closing line is printed once, at the end. A key that known trainers print there is taken
+        # as a closing one here, too, although the line is not in the format of such a trainer.
+        is_from_closing_line = readings.source.key in _CLOSING_KEYS_OF_TRAINERS or is_rare_summary
         if is_from_closing_line and reader.context.resumed_at:
             continue  # it may divide all samples by the time after the resume
         sample = take_sample(

@@ -107,7 +107,8 @@ def _make_sample(run: EventRun, preset: str) -> Sample:
     """Return the speed of a run that has one as a sample of a single value.
 
     Args:
-        run: its ``facts`` are what its events say besides speeds, by name.
+        run: its ``facts`` are what events say of the whole run, by name, such as the speed that the
+            program printed at its end, ``TOTAL_SPEED``.
         preset: ``mllog`` or ``perflog``, the form of the events.
     """
     speed = get_training_speed(run)

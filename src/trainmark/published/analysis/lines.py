@@ -162,6 +162,9 @@ def _is_other_work(line: LogLine) -> bool:
     head = line.text[: line.pairs[0].start] if line.pairs else line.text
     # Only the words before a progress bar, `Eval:  50%|###`, say what work it shows.
     head = head.partition("%|")[0]
+    # Words of preparation also stand inside lines of training, such as `processed` in
+    # `train, processed tokens: 4096`; so only the first word of a line counts. A word of evaluation
+    # counts anywhere before the first number.
     first_word = _FIRST_WORD.match(head)
     if first_word and quantities.is_preparation(first_word["word"]):
         return True

@@ -138,8 +138,8 @@ def compute_result(sample: Sample, options: Options, *, keyword_given: bool) -> 
     Args:
         sample: the values of the log that count, with the batch sizes that it prints.
         options: of the user, by the names of the public log analyzer.
-        keyword_given: the values were read by the user's keyword. If the user gives no mode, the
-            public tool's default holds, and units of time are those of the options alone.
+        keyword_given: the values were read by the user's keyword. If the user gives neither a mode
+            nor the log format of a known trainer (a preset), the public tool's default mode holds.
 
     Raises:
         UsageError: a mode without its batch size, a unit that would only rename the result, or

@@ -140,7 +140,8 @@ def take_sample(
     run, notes = _choose_run(readings, context, skip=0 if only_last_counts else skip)
     if run is None:
         return None
-    # Such values count the seconds since the start of the run: they are no times of steps.
+    # Such values count the seconds since the start of the run: they are no times of steps. The
+    # values of a run are an array of doubles, whose memory NumPy reads without a copy.
     if _is_time_since_start(source, np.frombuffer(run.values)):
         return None
     if only_last_counts:
@@ -326,7 +327,9 @@ def _choose_run(
         skip: number of values at the beginning of a run that do not count.
     """
     runs = readings.runs
-    if _are_epochs(context):  # all belong to one run; the caller skips its first values
+    # Steps that begin anew look like another run. If they do so in each epoch, all values belong to
+    # one run, of which the caller skips the first values.
+    if _are_epochs(context):
         return _join(list(runs.values())), []
     numbers_with_values = [number for number, run in runs.items() if len(run.values) > skip]
     if not numbers_with_values:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from trainmark.spec import Message
 
 _GIB = 2**30
-_SUM_ERROR = 1e-9  # of floating-point sums: our own CSV prints figures with all their digits
+_FLOAT_ERROR = 1e-9  # relative, of sums of times that a program computed as floating-point numbers
 _MEMORY_TOLERANCE = 0.1  # GiB and GB differ by 7%, and drivers reserve some memory
 _MEMORY_ROUNDING = 0.02  # a page prints the memory of a card with the same digits everywhere
 _MIN_ROWS_OF_CARD = 3  # rows, of which most tell the memory of their card
@@ -340,14 +340,15 @@ def check_ordering(subjects: AuditSubjects) -> Hits:
         for above, below in pairwise(names):
             above_rate = subject.figures[above]
             below_rate = subject.figures[below]
-            # Our own CSV prints all digits: nothing is rounded, but sums have small errors.
-            slack = 1 + subject.compute_rounding(above, below) + _SUM_ERROR
+            # Of figures with all their digits, as programs write them to logs, rounding explains
+            # nothing: figures that should be equal may still differ by an error of floating point.
+            slack = 1 + subject.compute_rounding(above, below) + _FLOAT_ERROR
             if below_rate > above_rate * slack:
                 rates = {"above_rate": above_rate, "below_rate": below_rate}
                 yield subject, message("audit_order", above=above, below=below, **rates)
         train_time = subject.figures.get("train_time")
         e2e_time = subject.figures.get("e2e_time")
-        time_slack = 1 + subject.compute_rounding("train_time", "e2e_time") + _SUM_ERROR
+        time_slack = 1 + subject.compute_rounding("train_time", "e2e_time") + _FLOAT_ERROR
         if train_time and e2e_time and train_time > e2e_time * time_slack:
             yield subject, message("audit_time", train_time=train_time, e2e_time=e2e_time)
 
@@ -568,10 +569,11 @@ def _check_passes_of_row(subject: AuditSubject, samples_per_pass: int) -> Hits:
     Args:
         samples_per_pass: size of the data set.
     """
-    # Those that the model's configuration allows, else those that the row prints.
+    # The most epochs that the model's published configuration allows; if that is not known, the
+    # epochs that the row prints; 0: not known either.
     epochs = subject.workload.epochs or subject.read_setting("epochs") or 0
     rate = subject.figures.get("p_whole", 0.0)
-    # Values for the texts of the messages below.
+    # Values for the texts of the messages below, which call the samples of a data set its rows.
     args = {"e2e_time": subject.run_time_s, "p_whole": rate, "rows": samples_per_pass}
     # The tests below use `min_samples`, from which a start-up time is taken off. The messages show
     # `max_samples`, the product of the two figures as printed.

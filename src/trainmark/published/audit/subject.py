@@ -363,19 +363,22 @@ class AuditSubject:
         return PeakBound(product_peaks[precision], precision, is_sure)
 
     def find_device_rate(self) -> DeviceRate:
-        """Return the throughput of a device by the figure that includes the least waiting.
+        """Return the throughput of a device, by the first figure of a fixed order that the row has.
 
-        A figure of all devices together needs the number of devices; without it, the next figure is
-        taken. Tokens come before the samples of the whole run, which pages print with few digits.
+        Figures that are known to include little waiting come first. A figure of all devices
+        together needs the number of devices; without it, the next figure is taken.
         """
-        # From the least waiting to the most; True: the figure is of all devices together.
+        # True: the figure is of all devices together.
         candidates = (
             ("p_core", True),  # samples a second of training, without waiting for data
             ("p_train", True),  # samples a second of training
-            ("token/p/s", False),  # tokens a second of training
-            ("sample/p/s", False),  # of pages, which do not say whether it includes evaluations
-            ("p_train_tokens", True),  # tokens a second of training
-            ("p_whole", True),  # samples a second of training with evaluations
+            # Of the others, most pages do not say whether their time includes evaluations. Rates of
+            # one device, which need no number of devices, come before totals.
+            ("token/p/s", False),  # tokens a second
+            ("sample/p/s", False),  # samples a second
+            # Tokens come before samples, which pages print with few digits.
+            ("p_train_tokens", True),  # tokens a second
+            ("p_whole", True),  # samples a second
             # Last, because it is samples or tokens a second, and of other programs' results it is
             # not known what their time includes.
             ("final_result", True),

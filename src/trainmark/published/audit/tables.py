@@ -341,7 +341,9 @@ def check_side_by_side(subjects: AuditSubjects) -> Hits:
             # The number of samples in the model's data set; None: not known.
             samples_per_pass = subject.workload.samples_per_pass
             args: dict[str, Any]
-            if samples_per_pass:  # the message counts passes over the data set, not samples
+            # With it, the message counts passes over the data set instead of samples. Its argument
+            # ``rows`` is the size of the data set, not the rows of the table.
+            if samples_per_pass:
                 code = "audit_passes_differ"
                 passes = [_get_max_samples(row) / samples_per_pass for row in rows]
                 listed_passes = ", ".join(f"{x:.1f}" for x in passes)

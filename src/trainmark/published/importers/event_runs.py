@@ -59,7 +59,8 @@ class EventRun:
         line: line of the event that ends the run; without an end, its first line, or 0 if it is the
             only run.
         raw: text of this line.
-        facts: other facts of the run by the header of their column in a table: ``model``, ``seed``.
+        facts: what events say of the whole run, by the header of its column in a table: ``model``,
+            ``seed``, and the totals of the event that ends the run.
         has_ended: the log has the event that ends the run.
         is_aborted: another run begins before this one ends.
         has_failed: the event that ends the run says that it did not succeed.

@@ -275,7 +275,9 @@ def read_header(header: str, *, unknown_role: str = "unknown") -> Column:
     if key in _EXACT_SETTINGS:  # a short word, such as `bs`, that is a setting if it stands alone
         return _make_setting_column(header, text, _EXACT_SETTINGS[key])
     name, unit = split_unit(text)
-    # If unknown headers are ignored, only `final_…` and headers with a unit are still read.
+    # Unknown headers are ignored in forms such as logs of events, whose unknown facts are mostly no
+    # results. But a header with a unit may be that of a figure, and `final_…` is that of a quality
+    # of the trained model, whatever it is called: these are read in any form.
     if unknown_role == "ignored" and not key.startswith("final") and unit is None:
         return Column(header, unknown_role)
     # The figures of a column have the precision that its header names, unless it names several.

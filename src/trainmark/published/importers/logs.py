@@ -110,9 +110,10 @@ def describe_run(run: EventRun, file_name: str) -> dict[str, str]:
         # Some programs put a device in the place of the vendor.
         if columns["vendor"] not in WORDS["names"]["vendors"]:
             columns["device"] = columns.pop("vendor")
+    # FlagPerf's programs print this figure: the samples that were trained, divided by the time.
+    # Their figures `training_…_per_second` are less exact: the number of steps times the global
+    # batch size, divided by the time.
     if "throughput(ips)_raw" in columns:
-        # In such logs, figures that end in `_per_second` are computed from the planned steps, not
-        # from the samples that were trained.
         for name in list(columns):
             if name.endswith("_per_second"):
                 del columns[name]

@@ -237,25 +237,31 @@ def _read_label_and_device(facts: dict[str, str], page: Page) -> tuple[Label, st
     of machines and of devices of each. If the name does not state the world, then columns, the
     device's text or the page may.
 
+    The device is that of the column ``device``, from whose text a count or world is removed if the
+    world is read from it; else that of the label, else that of the page, else one whose name is
+    found in the configuration.
+
     Args:
         facts: texts of the row by the role of their column.
         page: what the file and the headings say of all rows, such as their device.
     """
-    device = strip_markup(facts["device"]) if "device" in facts else None
-    configuration = facts.get("configuration") or device or ""
+    printed_device = strip_markup(facts["device"]) if "device" in facts else None
+    configuration = facts.get("configuration") or printed_device or ""
     world = _read_world(facts)
     text_of_world = f"({world.nnodes}x{world.nproc})" if world.nnodes and world.nproc else ""
     # The label takes its world from its own text, else from columns that state both numbers, else
     # from the name of the configuration file. Its text before the world is the device.
     label = read_label(configuration, facts.get("config_file", ""), world_of_columns=text_of_world)
+    device = printed_device
     if label.nnodes is None:  # none of them states the number of machines
-        # A column may have one of the two numbers. If none has, the device or the page decides.
+        # A column may have one of the two numbers. If none has, the count in the device's text,
+        # `8x A100`, or the page decides; a count is then removed from the device.
         if not world.nnodes and not world.nproc:
-            world, device = _infer_world(device, page)
+            world, device = _infer_world(printed_device, page)
         label = label._replace(nnodes=world.nnodes, nproc=world.nproc)
     if "configuration" not in facts:
-        # The text of the device was read as the label: `A100 1x8` is the device `A100`. If that
-        # label names no device, the whole text is the device, without its count.
+        # The text of the device was read as the label: of `A100 1x8`, the label's device is `A100`.
+        # If the label names no device, the text is the device, without the count removed above.
         device = label.device or device
     elif device is None:
         device = label.device

@@ -141,9 +141,10 @@ def _find_reason_against_table(
     has_device = bool(table.page.device or table.page.devices)
     if has_name or has_device:
         return None
-    # A column of texts behind a first one with numbers or a known header is enough to tell the rows
-    # apart. But if the first column has texts under an unknown header, such as `who`, the table is
-    # refused, whatever columns follow: the message asks for a known header.
+    # In most tables, the first column names the rows. If it has texts under an unknown header, such
+    # as `who`, these may name anything: the table is refused, whatever columns follow, and the
+    # message asks for a known header. If it has numbers or a known header, such as that of a
+    # setting, a later column of texts is enough to tell the rows apart.
     index = _find_text_column(table.columns, rows)
     if index is None or index == 0:
         return message("table_without_configuration", columns=headers)
