@@ -258,6 +258,15 @@ def test_lower_epoch_begins_a_run_even_if_lines_between_print_no_epoch(tmp_path:
     assert any(note.startswith("run 1 of 2, lines 1 to 4") for note in analysis.figures["notes"])
 
 
+def test_run_without_steps_does_not_end_at_the_step_of_the_run_before(tmp_path: Path) -> None:
+    # The epoch falls in the second line and again in the third: three runs, a line each. Only the
+    # first one prints a step.
+    text = "epoch: 3 step: 7 tokens/s: 5\nepoch: 2 tokens/s: 6\nepoch: 1 tokens/s: 8\n"
+    notes = analyze_text(tmp_path, text).figures["notes"]
+    assert any("run 1 of 3, lines 1 to 1: aborted at step 7" in note for note in notes)
+    assert any("run 2 of 3, lines 2 to 2: aborted at line 2" in note for note in notes)
+
+
 def test_epochs_of_a_known_trainer_are_one_run(tmp_path: Path) -> None:
     # Lines as nanoGPT prints them, of three epochs of three steps; no line names the epoch, and the
     # steps begin anew in each.

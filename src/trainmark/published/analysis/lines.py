@@ -339,6 +339,7 @@ class LogContext:
         # The epoch of the line itself, else that of the last heading such as `Epoch 3`.
         epoch = line.epoch if line.epoch is not None else self._epoch_of_text
         restarted_counters = self._find_restarted_counters(line)
+        last_step = self._run_until_now.step  # of the run until this line; None: not known
         has_lower_epoch = False
         if line.epoch is not None and self._epoch is not None:
             has_lower_epoch = line.epoch < self._epoch
@@ -347,6 +348,7 @@ class LogContext:
             self.start_lines.append(line.number)
             self.run_number += 1
             self._counters.clear()  # a new run may print other counters
+            last_step = None  # the first line of the new run may print no step
         if restarted_counters or has_lower_epoch:
             self.num_restarts += 1
         if line.epoch is not None:  # progress bars, for example, print no epoch
@@ -360,7 +362,7 @@ class LogContext:
                 self._counters[number.key] = counter
             counter.add(number.value, number.total, epoch)
             is_complete = is_complete or counter.is_complete
-        step = line.step if line.step is not None else self._run_until_now.step
+        step = line.step if line.step is not None else last_step
         self._run_until_now = RunEnd(line.number, step, is_complete)
 
     def _find_restarted_counters(self, line: LogLine) -> list[_Counter]:
