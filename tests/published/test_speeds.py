@@ -84,6 +84,15 @@ def test_first_line_with_a_value_is_kept(tmp_path):
     assert [x.raw for x in read_logged_speeds([log])] == [NANOGPT[0], NANOGPT[0]]
 
 
+def test_line_of_the_last_value_is_kept_if_only_that_counts(tmp_path):
+    # Older versions of DeepSpeed print the mean speed since the start: only the last one counts.
+    lines = [f"0/{step}, SamplesPerSec={step}.5" for step in (10, 20, 30)]
+    log = tmp_path / "log.txt"
+    log.write_text("\n".join(lines) + "\n")
+    (speed,) = read_logged_speeds([log])
+    assert (speed.values, speed.lines, speed.raw) == ([30.5], 1, lines[-1])
+
+
 def test_log_that_has_a_speed_is_taken(tmp_path):
     first, second = tmp_path / "a.txt", tmp_path / "b.txt"
     first.write_text("rank 1 is ready\n")

@@ -186,10 +186,11 @@ class Readings:
             return
         # The first ``skip`` values of a run do not count.
         is_first_counted = len(run.values) == self.skip
+        run.last_text = f"line {line.number}: {line.text.strip()[:_SHOWN_CHARACTERS]}"
         # The shown line is that of the first value that counts. If no value counts, because all
         # are skipped, it is that of the first value.
         if is_first_counted or not run.first_text:
-            run.first_text = f"line {line.number}: {line.text.strip()[:_SHOWN_CHARACTERS]}"
+            run.first_text = run.last_text
         self._recent.append(_StepPrint(context.num_restarts, line.counters, len(run.values)))
         run.values.append(value)
         run.seconds.append(seconds)

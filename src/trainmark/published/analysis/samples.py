@@ -306,7 +306,7 @@ def _take_last_value(
         num_lines=readings.num_lines,
         num_malformed=readings.num_malformed,
         first_malformed_text=_describe_malformed(readings),
-        first_text=run.first_text,
+        first_text=run.last_text,  # the only value that counts is the last one
         has_steps=readings.has_steps,
         is_from_closing_line=is_from_closing_line,
         notes=notes,
@@ -368,7 +368,8 @@ def _join(runs: list[RunValues]) -> RunValues | None:
     """Return the values of several runs, one after the other, as those of one; None: no runs."""
     if not runs:
         return None
-    joined = RunValues(first_text=runs[0].first_text)  # the line of the first value
+    # The lines of the first and of the last value.
+    joined = RunValues(first_text=runs[0].first_text, last_text=runs[-1].last_text)
     # Each of these arrays has one number for each value: the seconds and the work, in samples or
     # tokens, that it covers, the batch of its step, and the evaluations and checkpoints before it.
     for run in runs:

@@ -110,7 +110,7 @@ def _name_speed(sample: Sample | None) -> LoggedSpeed | None:
     values = [factor * value for value in sample.values.tolist()]
     # Of a running mean, which many lines print, only the last value counts.
     num_lines = 1 if len(values) == 1 else sample.num_lines
-    # The line of the first value, without its number: `line 12: ` stands before it.
+    # The line of the first value that counts, without its number: `line 12: ` stands before it.
     raw = sample.first_text.partition(": ")[2]
     return LoggedSpeed(name, num_lines, values, raw)
 

@@ -17,7 +17,8 @@ class RunValues:
         batches: samples of a step over all devices; NaN: not known.
         has_pause: 1 if an evaluation or a checkpoint was seen since the value before, else 0.
         pauses_s: seconds of these evaluations and checkpoints that the log prints; 0: none.
-        first_text: the line of the first value that counts.
+        first_text: the line of the first value that counts, with its number: ``line 12: …``.
+        last_text: the line of the last value, with its number.
     """
 
     values: array[float] = field(default_factory=lambda: array("d"))
@@ -27,3 +28,4 @@ class RunValues:
     has_pause: array[int] = field(default_factory=lambda: array("b"))
     pauses_s: array[float] = field(default_factory=lambda: array("d"))
     first_text: str = ""
+    last_text: str = ""
