@@ -593,3 +593,15 @@ def test_help_fits_the_terminal_and_keeps_examples_uncut(cli, verb, width, monke
     for line in examples.splitlines():
         command = line.strip().partition("   ")[0]  # without its description
         assert command in " ".join(joined.split())
+
+
+def test_example_in_a_narrow_terminal_fits_and_keeps_its_words_whole():
+    # In 30 columns: every line ends within them, with its indent and its backslash, except that of
+    # the word that is longer itself.
+    assert lay_out_examples(
+        "run toy --recipe standard --nproc 2 --out /srv/runs/of/the/whole/team", 30
+    ) == (
+        "  run toy --recipe standard \\\n"
+        "      --nproc 2 --out \\\n"
+        "      /srv/runs/of/the/whole/team\n"
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import textwrap
 from inspect import Parameter, signature
 from pathlib import Path
 from types import NoneType
@@ -73,8 +74,8 @@ def lay_out_examples(examples: str, width: int) -> str:
     """Return examples laid out for ``width`` columns.
 
     A note is on the line of its command if it fits there, else below. A command that is too long
-    continues on the next line, after a backslash. A line in which it continues may be up to 4
-    columns wider than ``width``.
+    continues on the next line, after a backslash. Its words are not split, because the shell would
+    take a split word for two. So a line with a single long word may be wider than ``width``.
 
     Args:
         examples: lines with a command and, after three blanks or more, perhaps a note.
@@ -92,9 +93,15 @@ def lay_out_examples(examples: str, width: int) -> str:
         if note and note_column + len(note) <= width:
             lines.append(f"  {command}".ljust(note_column) + note)
             continue
-        # 4: the two blanks before the first line of the command, and the blank and the backslash
-        # after it. The other lines begin with 6 blanks instead of 2.
-        lines.append("  " + " \\\n      ".join(wrap(command, width - 4)))
+        lines_of_command = textwrap.wrap(
+            command,
+            width - 2,  # a blank and a backslash may follow
+            initial_indent="  ",
+            subsequent_indent="      ",
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+        lines.append(" \\\n".join(lines_of_command))
         if note:  # below the command, indented by 6 blanks
             lines += [f"      {line}" for line in wrap(note, width - 6)]
     return "\n".join(lines) + "\n"
