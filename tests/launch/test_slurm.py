@@ -176,6 +176,14 @@ def test_every_state_of_slurm_has_a_meaning(
         assert state_of_job.phase == phase, state
 
 
+def test_job_counts_as_running_if_slurm_reports_no_state(
+    monkeypatch: pytest.MonkeyPatch, job: EngineJob
+) -> None:
+    # A job must not count as ended, which would stop the wait for it, unless Slurm says so.
+    state_of_job = read_job_state(monkeypatch, job, "JobId=1 Reason=None")
+    assert state_of_job == JobState(phase="running", description="")
+
+
 def test_cancelled_job_that_does_not_end_is_killed(
     monkeypatch: pytest.MonkeyPatch, job: EngineJob
 ) -> None:

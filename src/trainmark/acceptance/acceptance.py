@@ -83,7 +83,8 @@ def plan_acceptance(
     vendor = devices.choose_vendor(request.device)
     nproc = request.nproc or vendor.count()
     node = make_node_name(socket.gethostname())
-    # Nodes of a team, and devices of each: all devices, a pair, and a single one.
+    # Nodes of a team, and devices of each: all devices, a pair, and a single one. With one or two
+    # devices some of these are the same size, which `resolve_plans` plans once.
     worlds = [(1, nproc), (1, min(2, nproc)), (1, 1)]
     plans = resolve_plans(request, worlds, dry_run=dry_run)
     acceptance = Acceptance(

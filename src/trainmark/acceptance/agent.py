@@ -140,7 +140,9 @@ class Agent:
         rounds = self._agree_on_rounds("pairs", self._choose_pairs)
         for number, pairs in enumerate(rounds):
             self._measure_round("pairs", number, pairs)
-        self._arrive_at_barrier(_PAIRS_END)
+        # Only the node that chooses the next rounds waits for the others at this barrier. They wait
+        # for the file with the rounds that it chooses.
+        self._announce_arrival(_PAIRS_END)
         confirming_rounds = self._agree_on_rounds(
             "pairs-again", partial(self._choose_confirming_rounds, _PAIRS_END)
         )
@@ -150,7 +152,8 @@ class Agent:
         first_number = len(rounds) + _NUMBERS_PER_SESSION * self._opened.number
         for number, pairs in enumerate(confirming_rounds, first_number):
             self._measure_round("pairs", number, pairs)
-        self._arrive_at_barrier(_CONFIRMING_PAIRS_END)
+        # The node that chooses the first round of `_measure_groups` waits here for the others.
+        self._announce_arrival(_CONFIRMING_PAIRS_END)
 
     def _measure_groups(self) -> None:
         """Search for groups of nodes that are slow only when they train together.
@@ -174,7 +177,7 @@ class Agent:
             # `_choose_group_round` returns one round at a time.
             self._measure_round("groups", first_number + index, rounds[0])
             previous_barrier = f"{file_name} end"
-            self._arrive_at_barrier(previous_barrier)
+            self._announce_arrival(previous_barrier)
 
     def _agree_on_rounds(
         self, file_name: str, choose_rounds: Callable[[], list[NodeRound]]
@@ -198,10 +201,11 @@ class Agent:
             alive = self._session.list_alive(self._joined)
             if alive and alive[0] == self._node_rank:
                 chosen_rounds = choose_rounds()
-                # While this node chose, another one may have been silent for so long that it seemed
-                # lost, or the other way round. Then both choose, and the first file counts. Only in
-                # the moment until it is written may both write. Nodes that then read different
-                # rounds wait in vain for each other, and seem lost.
+                # Two nodes may choose: the first one, although it was silent for some time, and the
+                # second one, which took it for lost. This node may be either of them. The file that
+                # is written first counts, and the other node finds it here. If both find none, the
+                # later file replaces the earlier one. Nodes that have read different files then
+                # wait in vain for each other, and take each other for lost.
                 if not path.exists():
                     # Atomically: other nodes read the file as soon as it exists.
                     with write_atomically(path) as file:
@@ -278,8 +282,8 @@ class Agent:
         """Return the node rank of each node that joined, by its name."""
         return {self._session.get_name(node_rank): node_rank for node_rank in self._joined}
 
-    def _arrive_at_barrier(self, barrier_name: str) -> None:
-        """Let other nodes know that this one has come to a barrier."""
+    def _announce_arrival(self, barrier_name: str) -> None:
+        """Let other nodes know that this one has come to a barrier; do not wait for them."""
         self._local.writer.write(Arrived, barrier_name=barrier_name)
 
     def _wait_for_others(self, barrier_name: str) -> None:
@@ -328,7 +332,7 @@ class Agent:
         if self._is_stopped():
             return
         barrier_name = name_barrier(phase, number)
-        self._arrive_at_barrier(barrier_name)
+        self._announce_arrival(barrier_name)
         absent = self._wait_for_team(node_ranks, barrier_name)  # rank of a node that did not come
         if absent is None:
             team = self._build_team(node_ranks, member_names)
@@ -381,7 +385,7 @@ class Agent:
         task = RankTask(
             plan_dir=str(get_plan_folder(acceptance.folder, nproc)),
             devices=list(range(nproc)),  # the device of each rank
-            ranks_here=nproc,  # on a CPU, so many ranks share the processor cores
+            ranks_here=nproc,  # ranks of this node, among which the cores of a CPU are divided
             # Devices were compared bit by bit, and their matmuls and copies timed, in the phase
             # `devices`. So no training is repeated for a comparison here, and only steps are timed.
             control_steps=0,

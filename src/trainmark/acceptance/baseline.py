@@ -130,13 +130,12 @@ def read_baselines_of_acceptance(folder: Path, plans: Sequence[Plan]) -> Baselin
         _refuse_other_work(Plan.read(path), plans, str(folder))
     passing = set(result.list_names("pass"))
     is_of_nodes = result.unit == "node"  # else the devices of one machine were judged
-    # All names of the product of each passing device and node: first the one that the node
-    # reported. Ranks may have reported others, which are added for devices below: an acceptance of
-    # one machine looks a device up by them. A node is only looked up by the name that it reports.
+    # All names of the product of each passing device and node. Nodes report one when they join;
+    # below, `_add_names_by_ranks` adds what the rank on a device called its product.
     products_of_device: dict[str, set[str]] = {}
-    products_of_node: dict[str, set[str]] = {}
+    products_of_node: dict[str, set[str]] = {}  # stays empty if devices of one machine were judged
     for joined in evidence.nodes.values():
-        if joined.node in passing:
+        if is_of_nodes and joined.node in passing:
             # A node is looked up by the product of its first device.
             products_of_node[joined.node] = {joined.products[0]}
         for device, product in zip(joined.devices, joined.products, strict=True):
@@ -154,7 +153,8 @@ def read_baselines_of_acceptance(folder: Path, plans: Sequence[Plan]) -> Baselin
 def _add_names_by_ranks(products_of_device: dict[str, set[str]], evidence: Evidence) -> None:
     """Add the product names that ranks reported, which may differ from those that nodes reported.
 
-    The acceptance of one machine looks a baseline up by the name that ranks report, that of several
+    A node has the names from the driver or the vendor's tool, a rank has the name from torch. The
+    acceptance of one machine looks a baseline up by the name that ranks report, that of several
     nodes by the name that nodes report.
 
     Args:

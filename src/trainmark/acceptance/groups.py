@@ -282,11 +282,11 @@ class _MeasuredSets:
     def is_slower_than_parts(self, node_set: NodeSet, parts: Sequence[NodeSet]) -> bool:
         """Return whether a set is slow, and slower than parts that are fast by themselves.
 
-        The effects of the parts show by how much the prediction is wrong for sets of this size.
-        Only parts that are at least as large count, or the largest part if there are none. A set
-        that failed counts as slower.
-
-        An effect is the logarithm of a measured over a predicted step time.
+        The effects of the parts, logarithms of the measured over the predicted step time, show by
+        how much the prediction is wrong for sets of this size. It is made from single nodes and
+        pairs, so that it may be right for small sets and wrong for large ones. So only parts that
+        are at least as large as the set count, or the largest part if there are none. A set that
+        failed counts as slower.
 
         Args:
             node_set: a set that was measured, or failed.
@@ -488,7 +488,8 @@ def _join_groups(faulty_parts: Mapping[NodeSet, NodeSet], sets: _MeasuredSets) -
         sets.require_measured([union])
         # Nodes of one group, such as those behind one switch, are slow only with nodes outside it.
         if not sets.is_slow(union):
-            # The group is reported with the slowest set, which shows the fault most clearly.
+            # The group is reported with the slowest set, which shows the fault most clearly; for
+            # `get_effect`, a set that failed is slower than all others.
             slowest_set = max(faulty_parts.values(), key=sets.get_effect)
             return [sets.make_group(union, slowest_set)]
     return [sets.make_group(part, node_set) for part, node_set in faulty_parts.items()]

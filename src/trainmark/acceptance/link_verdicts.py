@@ -152,7 +152,8 @@ def _estimate_std_errors(measured: Measurements, pairs: PairFit, links: _Links) 
     mean_variance = (node_errors[measured.first] ** 2 + node_errors[measured.second] ** 2) / 2
     node_variance = np.zeros(len(links.rounds))  # (L,)
     # All measurements of a link have the same nodes, so that each of them sets the same value. NaN:
-    # a node has no estimate; then the nodes add no variance.
+    # the error of a node is unknown, because all its measurements were outliers without a weight.
+    # Then only the noise of the link's own measurements counts.
     node_variance[links.link_of_pair] = np.nan_to_num(mean_variance)
     # The lower median of one or two rounds is a single measurement. The standard error of a median
     # of more is sqrt(pi / 2) times that of their mean, if they are normal.

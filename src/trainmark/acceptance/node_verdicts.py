@@ -256,16 +256,16 @@ def _mark_groups(measured: Measurements, pairs: PairFit, causes: list[Cause | No
     # Slow nodes whose fault may be shared, such as one of the network.
     is_suspect = np.array([cause in SHAREABLE_CAUSES for cause in causes], bool)
     is_pair_of_suspects = is_suspect[measured.first] & is_suspect[measured.second]
-    # (P,) logarithms of how much slower a pair is than the median node: as it was measured, and as
-    # the effect of its slower node predicts. A pair is fast if it is slower by less than half of
-    # what is predicted.
+    # ``without_level`` and ``slower_effect`` (P,) are logarithms of how much slower a pair is than
+    # the median node: as it was measured, and as the effect of its slower node predicts. A pair is
+    # fast if it is nearer to 0, as a pair of healthy nodes is, than to the prediction.
     is_fast = is_pair_of_suspects & (pairs.without_level < pairs.slower_effect / 2)
     candidates = _join_pairs(measured.first[is_fast], measured.second[is_fast])
     groups = []
     for nodes in candidates:
         members = sorted(nodes)
         is_within = np.isin(measured.first, members) & np.isin(measured.second, members)
-        num_pairs = int((is_pair_of_suspects & is_within).sum())
+        num_pairs = int(is_within.sum())
         num_fast = int((is_fast & is_within).sum())
         # Most pairs of a group are fast. Two nodes have only one pair with each other, which is too
         # little evidence for a group.

@@ -281,7 +281,8 @@ def measure(task: RankTask, rank: int, local_rank: int) -> RankResult:
             rank=rank,
             world_size=plan.world_size,
             device=device,
-            # The smallest memory of any rank: all ranks agree by it on where embedding tables are.
+            # The smallest memory of any rank. A case with large embedding tables divides them among
+            # the ranks by it. All ranks must use the same number, so that all divide alike.
             memory=agree_on_memory(plan, recipe, vendor, device),
         )
         trainings = run_control_trainings(plan, context, task.control_steps)

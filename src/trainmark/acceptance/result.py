@@ -190,7 +190,12 @@ class AcceptanceResult(Frozen):
 
     @property
     def exit_code(self) -> int:
-        """Return 0 if all pass, 1 if some fail, 3 if some are undecided or it is incomplete."""
+        """Return 0 if all pass, 1 if some fail, else 3.
+
+        It is 3 if some are undecided, if a signal ended the measurement, or if there are no
+        members. Rounds of ``not_measured`` do not count by themselves: a member that is at fault
+        for one fails, and one that was measured too little is undecided.
+        """
         if self.list_names("fail"):
             return EXIT_FAILED
         if self.list_names("undecided") or not self.members or self.interrupted:

@@ -25,10 +25,10 @@ def compute_round_levels(values: Floats, rounds: Integers) -> Floats:
     """Return the level of the round of each value: what the times of the round have in common.
 
     The level of a round with many values is their median. That of a round with few values is
-    interpolated between the rounds with many before and after it. If all rounds have few, the
-    levels are a straight line, whose slope is the median of the slopes between rounds (Theil and
-    Sen): in a round of two pairs, the level of the round cannot be told from the speed of these
-    pairs. The line has the mean 0. A constant in all levels does not matter, because effects are
+    interpolated between the rounds with many before and after it: the median of two pairs, for
+    instance, shows more of the speed of these pairs than of their round. If all rounds have few,
+    the levels are a straight line, whose slope is the median of the slopes between rounds (Theil
+    and Sen). The line has the mean 0. A constant in all levels does not matter, because effects are
     differences from the peers.
 
     Args:

@@ -221,6 +221,9 @@ def collect_times(evidence: Evidence, alone_phase: str) -> dict[str, Times]:
     of other quantities, such as a copy, it is one repeat. Of the windows of a round only the median
     counts: they are measured by one process at one time, so that they differ less than rounds do.
 
+    A quantity that was measured only in other phases has ``Times`` without any. ``judge_times``
+    then judges nothing by it, but counts it among those that share the error rate.
+
     Args:
         evidence: ``results`` has the results of a team's ranks by phase, round and members.
         alone_phase: the phase in which members were measured alone: ``devices`` or ``nodes``.

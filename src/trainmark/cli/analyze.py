@@ -56,7 +56,9 @@ def analyze(
         print_text(summarize(analysis), err=True)
         if as_json:
             print_json(analysis.figures)
-        print_text(analysis.record.to_json())  # one line, which result collections import
+        # One line, which result collections import. It is printed in any case: --json only adds a
+        # line with all figures before it.
+        print_text(analysis.record.to_json())
     # 1: the job of the log failed, or its result is zero.
     if any(analysis.record.JOB_FAIL_FLAG for analysis in analyses):
         raise typer.Exit(EXIT_FAILED)

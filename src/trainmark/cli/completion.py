@@ -115,9 +115,10 @@ def complete_field(incomplete: str) -> list[Candidate]:
     case = _find_typed_case()
     recipe_type = case.recipe_type if case else Recipe
     words = read_typed_words()
-    # bash splits `precision=b` into three words: `precision`, `=` and `b`. The word that is
-    # completed is `b`, or `=` if no value is typed yet. `words` has the words before that word.
-    # typer gives "" as `incomplete` if it is `=`; only the line itself tells it from a new word.
+    # bash splits `run toy precision=b` into `run`, `toy`, `precision`, `=` and `b`. It completes
+    # the last word, and `words` has those before it. If no value is typed yet, the last word is
+    # `=`, `words` ends with `precision`, and typer makes `incomplete` empty. It is also empty after
+    # `run toy `, where a new word begins. COMP_WORDS, which has all words, shows which it is.
     if "COMP_WORDS" in os.environ and not incomplete and words:
         words_from_completed = _split_line(os.environ["COMP_WORDS"])[len(words) :]
         if words_from_completed[:1] == ["="]:  # the user typed `precision=`
@@ -212,7 +213,7 @@ def complete_filter(incomplete: str) -> list[Candidate]:
     """Return the words that a filter of ``results`` can begin with.
 
     These are the names of cases, which alone select the runs of the case, and ``KEY=`` for the
-    keys of columns and figures.
+    columns of the index, among which are all figures.
     """
     from trainmark.results.store.columns import INDEX_COLUMNS, INTERNAL_COLUMNS
 

@@ -82,6 +82,8 @@ def run(
     from trainmark.plan.plan_file import is_plan_file
 
     if attach is not None:
+        # `cancel` and the options of the output belong to --attach, too. Words in `overrides` are
+        # refused with the case: the first word of the command is always the case.
         has_run_options = detach or dry_run or bool(fields.keys() - {"follow"})
         _check_attach(case, has_run_options=has_run_options)
         followers = select_followers(fields.get("follow"))

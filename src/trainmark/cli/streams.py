@@ -62,11 +62,12 @@ class _Errors(io.FileIO):
 
 
 def prepare_streams() -> None:
-    """Open closed streams on the null device; replace the others by ``_Output`` and ``_Errors``.
+    """Open closed streams on the null device, and replace standard output and standard error.
 
-    ``_Output`` turns errors of writing into ``LostOutputError``, and ``_Errors`` ignores them.
-    The next file that is opened would get a closed descriptor, and libraries would print into it.
-    Characters that the encoding of a stream lacks are printed as ``?``.
+    If the descriptor of a stream stayed closed, the next file that is opened would get its number,
+    and libraries would print into that file. ``_Output`` turns errors of writing to standard output
+    into ``LostOutputError``, and ``_Errors`` ignores those of standard error. Characters that the
+    encoding of a stream lacks are printed as ``?``.
     """
     for descriptor in range(3):  # standard input, standard output, standard error
         try:

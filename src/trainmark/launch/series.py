@@ -143,8 +143,9 @@ class SeriesEntry:
                 earlier = _read_launch(folder)
                 if earlier is None or find_differences(planned_work, earlier.work):
                     continue  # nothing readable, or another work than is planned now
-                # A launch without a record still runs, or was killed with its launcher. It is
-                # listed like those that did not pass.
+                # Those that did not pass are listed from all attempts, also if the launch passed in
+                # a newer one: pages report each of them. A launch without a record still runs, or
+                # was killed with its launcher. It is listed, too.
                 if earlier.record is None or not earlier.record.passed:
                     self.earlier_failures.append(folder)
                 elif launch.repeat_index not in self.ended:

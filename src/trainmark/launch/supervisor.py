@@ -307,6 +307,8 @@ def supervise_ranks(
     environment = dict(environment)
     mark = {RUN_VARIABLE: environment.pop(RUN_VARIABLE, "")}
     read_end, write_end = os.pipe()
+    # These files only close the ends of the pipe. `_Reports` reads by the number of the read end,
+    # and the supervisor, which inherits the write end, writes by its number.
     with open(read_end, "rb", buffering=0), open(write_end, "wb", buffering=0) as writer:  # noqa: PTH123
         rank_variables = [mark | dict(item) for item in variables]
         order = _Order(

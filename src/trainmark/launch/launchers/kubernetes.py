@@ -185,7 +185,7 @@ def derive_state(objects: list[dict[str, Any]], nnodes: int) -> JobState:
             return JobState(phase="running", description="its pods are being deleted")
         return JobState(phase="lost", description="it was deleted")
     conditions = _index_conditions(job_objects[0])
-    if "Completed=True" in conditions:
+    if "Completed=True" in conditions:  # only once every pod has succeeded: none still writes
         return JobState(phase="ended", description="Completed")
     # While a pod of a failed job runs, the job has not ended: the pod may still write events.
     if "Failed=True" in conditions and not any(pod.phase == "running" for pod in pods):

@@ -44,13 +44,14 @@ def _parse_state(output: str) -> JobState:
     A job is ``lost`` if somebody or Slurm ended it before its program did. It has ``ended`` if it
     ended by itself, or failed with a node; the files of the nodes then tell why.
     """
-    state = _read_field(output, "JobState")
+    state = _read_field(output, "JobState")  # empty if the answer has none
     reason = _read_field(output, "Reason")
     description = state if reason in {"", "None"} else f"{state} ({reason})"
     # Some states have variants with a longer name, such as REQUEUE_HOLD.
     if state.startswith(_WAITING):
         return JobState(phase="waiting", description=description)
-    # In every other state, such as COMPLETING, the job still has processes.
+    # In every other state, such as COMPLETING, the job still has processes. An answer without a
+    # state counts as running, too: a job has ended only if Slurm says so.
     if state not in _ENDED + _LOST:
         return JobState(phase="running", description=description)
     return JobState(phase="ended" if state in _ENDED else "lost", description=description)
