@@ -79,3 +79,20 @@ def test_folder_with_mixed_files_is_read(cli, tmp_path):
         )
     }
     assert {row["file"] for row in document["rows"]} == {"all/name\ufffd.md", "all/nested.md"}
+
+
+def test_own_runs_are_not_read_as_results_of_others(cli, tmp_path):
+    # ``run`` is the folder of a run of this program. A folder of runs alone has no file to read.
+    run = tmp_path / "runs" / "run"
+    run.mkdir(parents=True)
+    (run / "record.json").write_text('{"throughput": "300 samples/s"}')
+    for place, reason in (
+        ("runs", "folder_without_files_of_others"),
+        ("runs/run", "folder_without_files_of_others"),
+        ("runs/run/record.json", "file_is_own_record"),
+    ):
+        code, out, _ = cli("import", place, "--json")
+        document = json.loads(out)
+        assert (code, document["rows"]) == (1, [])
+        (unread,) = document["unread"]
+        assert (unread["file"], unread["reason"]["code"]) == (place, reason)

@@ -57,8 +57,9 @@ def read_files(places: Sequence[Path]) -> Imported:
 
     A row is one published result: the figures of one configuration.
 
-    In a folder, hidden files are not read, nor files of runs with a record: these are this
-    program's own runs, not results of others.
+    Records of this program's own runs are not read: they are not results of others. In a folder,
+    all files of such runs are left out, and hidden files too; a folder in which no file remains is
+    listed as unread.
 
     Raises:
         UsageError: there is no such file or folder.
@@ -68,13 +69,16 @@ def read_files(places: Sequence[Path]) -> Imported:
         if not place.exists():
             fix = "choose an existing path"
             raise UsageError("no such file or folder", where=str(place), fix=fix)
-        for path in _list_files(place) if place.is_dir() else [place]:
-            # A name may have bytes that are not UTF-8, which JSON could not represent.
-            name = os.fsencode(path).decode("utf-8", "replace")
-            # A page holds what all rows of the file share. Its form, such as `csv`, is not known
-            # before a reader is chosen, which sets it.
-            page = Page(file=name, form="")
-            entries_of_file = list(_read_file(path, page))
+        paths = _list_files(place) if place.is_dir() else [place]
+        if not paths:
+            page = _make_page(place)
+            entries.append(page.make_unread_file(message("folder_without_files_of_others")))
+        for path in paths:
+            page = _make_page(path)
+            if path.name == RECORD_FILE:
+                entries_of_file = [page.make_unread_file(message("file_is_own_record"))]
+            else:
+                entries_of_file = list(_read_file(path, page))
             if not entries_of_file:
                 reason = message("file_without_results")
                 entries_of_file = [page.make_unread_file(reason)]
@@ -83,21 +87,36 @@ def read_files(places: Sequence[Path]) -> Imported:
     return Imported(rows, [entry for entry in entries if isinstance(entry, Unread)])
 
 
-def _list_files(place: Path) -> Iterator[Path]:
-    """Yield each file below a folder that is to be read; a link to a folder is not followed.
+def _make_page(path: Path) -> Page:
+    """Return what all rows of a file share. Its form is set by the reader chosen for the file."""
+    # A name may have bytes that are not UTF-8, which JSON could not represent.
+    return Page(file=os.fsencode(path).decode("utf-8", "replace"), form="")
+
+
+def _list_files(place: Path) -> list[Path]:
+    """Return each file below a folder that is to be read; a link to a folder is not followed.
 
     Hidden files are left out, and those of this program's own runs: they are not results of others.
     """
-    for path in sorted(place.rglob("*")):
-        is_hidden = any(part.startswith(".") for part in path.relative_to(place).parts)
-        # A run has a record in its folder, or in `r1` if it has several launches. While it is in
-        # progress, there are only the events of the launcher.
-        is_of_run = any(
-            (path.parent / name).exists()
-            for name in (RECORD_FILE, f"r1/{RECORD_FILE}", LAUNCHER_FILE, f"r1/{LAUNCHER_FILE}")
-        )
-        if not is_hidden and not is_of_run and not path.is_dir():
-            yield path
+    return [
+        path
+        for path in sorted(place.rglob("*"))
+        if not any(part.startswith(".") for part in path.relative_to(place).parts)
+        and not _is_of_own_run(path)
+        and not path.is_dir()
+    ]
+
+
+def _is_of_own_run(path: Path) -> bool:
+    """Return whether the folder of a file is that of a run of this program.
+
+    A run has a record in its folder, or in ``r1`` if it has several launches. While it is in
+    progress, there are only the events of the launcher.
+    """
+    return any(
+        (path.parent / name).exists()
+        for name in (RECORD_FILE, f"r1/{RECORD_FILE}", LAUNCHER_FILE, f"r1/{LAUNCHER_FILE}")
+    )
 
 
 def _read_file(path: Path, page: Page) -> Iterator[Row | Unread]:
