@@ -217,7 +217,7 @@ def _iterate_sentences(entries: dict[str, Any], prefix: str = "") -> Iterator[tu
     for name, entry in entries.items():
         code = prefix + name
         if not isinstance(entry, dict):
-            raise TypeError(f"{code} is not a table with the text `en`")
+            raise TypeError(f"{code} must be a table with an English text under the key `en`")
         if isinstance(entry.get("en"), str):  # a sentence; any other table contains sentences
             yield code, Text(**entry)
         else:

@@ -104,7 +104,7 @@ def test_help_groups_every_verb_with_an_uncut_description(cli):
             ["run", "toy", "--detach", "--repeat", "2"],
             ["--detach cannot be used with launcher local and --repeat 2"],
         ),
-        (["run"], ["run needs a case"]),
+        (["run"], ["`trainmark run` needs a case"]),
         (["run", "toy", "--recipe", "tny"], ["no recipe 'tny'", "did you mean tiny"]),
         (["run", "toy", "--launcher", "container", "--dry-run"], ["there is no cluster file"]),
         (["run", "toy", "--out", str(Path(__file__).parent)], ["the folder is not empty"]),

@@ -154,7 +154,8 @@ def test_events_of_the_backend_module_replace_missing_torch_events() -> None:
         ),
         (
             make_torch(SimpleNamespace(mem_get_info=lambda _: (0, 1)), event=BackwardEvent),
-            "no available function makes timed events: the time between two events is -1.0 ms",
+            "no available function makes timed events: the time between two events is negative: "
+            "-1.0 ms",
         ),
         (
             make_torch(SimpleNamespace(), get_memory_info=make_failing_call(NO_ALLOCATOR)),

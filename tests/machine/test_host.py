@@ -76,9 +76,15 @@ def make_processor(cores: int) -> Card:
         ),
         (host.check_other_runs, {}, {}, "fine", "no other run"),
         (host.check_other_runs, {}, {"runs": {"r1": [7, 9]}}, "spoils", "another run, r1"),
-        (host.check_cores, {}, {"nproc": 4}, "fine", "4 ranks, 4 cores allowed by CPU affinity"),
-        (host.check_cores, {}, {"nproc": 5}, "spoils", "5 ranks, 4 cores"),
-        (host.check_cores, {QUOTA: "150000 100000\n"}, {}, "spoils", "cgroup quota 1.5"),
+        (host.check_cores, {}, {"nproc": 4}, "fine", "4 ranks; 4 cores allowed by CPU affinity"),
+        (host.check_cores, {}, {"nproc": 5}, "spoils", "5 ranks; 4 cores"),
+        (
+            host.check_cores,
+            {QUOTA: "150000 100000\n"},
+            {},
+            "spoils",
+            "cgroup CPU quota in cores: 1.5",
+        ),
         # 64 MiB are needed for each rank of an accelerator, none for those of a CPU.
         (host.check_shared_memory, {}, {"free": 128 << 20}, "fine", "128 MiB free"),
         (

@@ -190,7 +190,7 @@ def test_first_screen_shows_speed_and_rating_and_limit():
             0
         ]
     )
-    assert "No comparable result. Closest: 2 x NVIDIA A100" in first_screen
+    assert "No comparable result. The closest is 2 x NVIDIA A100" in first_screen
     assert "case: distilbert_sst2 in this run, toy in the other result" in first_screen
 
 
@@ -277,7 +277,7 @@ def test_a_published_row_is_named_in_the_language_of_the_page():
     # on two. The page names it as the closest result.
     (row, *_) = read_published(["distilbert_sst2"])
     document = page.build_document([make_record()], [row])
-    assert "Closest: A100 1 node x 8 (1x8):" in " ".join(read_visible(document)[0])
+    assert "The closest is A100 1 node x 8 (1x8) (" in " ".join(read_visible(document)[0])
     assert "A100单机8卡（1x8）" in " ".join(read_visible(document, "zh")[0])
 
 
@@ -338,7 +338,7 @@ def test_a_published_row_of_other_work_is_the_closest_result(plan, environment, 
         }
     )
     text = " ".join(read_visible(page.build_document([run], [row]))[0])
-    assert f"No comparable result. Closest: A100 1 node x 8 (1x8): {expected}" in text
+    assert f"No comparable result. The closest is A100 1 node x 8 (1x8) ({expected})" in text
     assert "×" not in text  # no ratio is shown
 
 
@@ -448,9 +448,12 @@ def test_facts_of_a_run_are_shown_with_its_figures():
 @pytest.mark.parametrize(
     ("values", "expected"),
     [
-        ({}, "Share of the peak: 31.6 % (40.7% of the measured matmul rate)"),
-        ({"MFU": None}, "Share of the matmul rate: 40.7 %"),
-        ({"MFU": None, "MAMFU": None}, "Share of the peak: – (no dense bf16 peak is known for X)"),
+        ({}, "Achieved share of the peak: 31.6 % (40.7% of the measured matmul rate)"),
+        ({"MFU": None}, "Achieved share of the matmul rate: 40.7 %"),
+        (
+            {"MFU": None, "MAMFU": None},
+            "Achieved share of the peak: – (no dense bf16 peak is known for X)",
+        ),
     ],
 )
 def test_device_utilization_has_a_tile_or_a_reason(values, expected):
@@ -1059,7 +1062,7 @@ def test_page_shows_the_gain_of_balanced_experts():
     # of all experts ("balanced"): the upper bound of the speed of a trained router.
     bound = make_balanced_record(figures=make_moe_record().figures | {"p_train": faster})
     expected = (
-        "is 1.250 times as fast: 571.5 samples/s with the balanced bound and 457.2 samples/s with"
+        "trains 1.250 times as fast: 571.5 samples/s instead of 457.2 samples/s with the trained"
     )
     # On the page of either run, compared with the other.
     for run, other in ((make_moe_record(), bound), (bound, make_moe_record())):

@@ -52,7 +52,7 @@ def test_report_compares_with_chosen_runs_or_published_rows(
     # Without --against: published rows, of which none is comparable.
     assert run_report("bert", "-o", "page.html")[0] == 0
     page_text = (tmp_path / "page.html").read_text(encoding="utf-8")
-    assert "No comparable result. Closest: A100" in page_text
+    assert "No comparable result. The closest is A100" in page_text
 
 
 def test_a_terminal_shows_colours(run_report: Call, tmp_path: Path) -> None:
@@ -95,7 +95,7 @@ def test_by_default_earlier_runs_of_the_folder_are_on_the_ruler(
 
 def test_terminal_shows_why_no_run_is_comparable(run_report: Call, tmp_path: Path) -> None:
     shutil.rmtree(tmp_path / "other")  # the only other run of bert's case
-    assert "No comparable result. Closest: A100" in run_report("bert")[1]  # a published row
+    assert "No comparable result. The closest is A100" in run_report("bert")[1]  # a published row
     assert "this case has no earlier run" in run_report("toy")[1]
     cause = Cause(kind="oom", message=message("exception", text="no memory left"))
     changes = {"run_id": "failed", "status": "oom", "cause": cause}

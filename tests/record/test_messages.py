@@ -78,10 +78,19 @@ def list_emitted() -> list[tuple[str, str, set[str] | None]]:
 @pytest.mark.parametrize(
     ("document", "what"),
     [
-        ('fix.slow = "spend less"', "fix.slow is not a table with the text `en`"),  # a word with en
-        ('fix.slow = "too slow"', "fix.slow is not a table with the text `en`"),
-        ("fix.slow.en = 5", "fix.slow.en is not a table with the text `en`"),
-        ('fix.slow.zh = "太慢"', "fix.slow.zh is not a table with the text `en`"),
+        (
+            'fix.slow = "spend less"',
+            "fix.slow must be a table with an English text under the key `en`",
+        ),  # a word with en
+        (
+            'fix.slow = "too slow"',
+            "fix.slow must be a table with an English text under the key `en`",
+        ),
+        ("fix.slow.en = 5", "fix.slow.en must be a table with an English text under the key `en`"),
+        (
+            'fix.slow.zh = "太慢"',
+            "fix.slow.zh must be a table with an English text under the key `en`",
+        ),
         ('fix.slow = {en = "slow", de = "langsam"}', "unexpected keyword argument 'de'"),
     ],
 )

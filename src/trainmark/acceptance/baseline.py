@@ -271,7 +271,8 @@ def _refuse_other_work(plan: Plan, plans: Sequence[Plan], source: str) -> None:
                 f"{name} was {value_of_baseline}, but is now {value}",
                 where=f"--baseline {source}",
                 rule="the baseline must use the same case and recipe",
-                fix="use the case, recipe and changes of the baseline, or choose another baseline",
+                fix="use the same case, recipe and field values as the baseline, or choose another "
+                "baseline",
             )
 
 

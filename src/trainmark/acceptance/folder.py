@@ -94,7 +94,7 @@ def refuse_other_request(folder: Path, request: AcceptRequest) -> None:
         earlier_request = AcceptRequest.model_validate_json(path.read_bytes())
     except ValueError as error:
         raise UsageError(
-            f"not an acceptance request: {str(error).splitlines()[0]}",
+            f"the options of the acceptance test cannot be read: {str(error).splitlines()[0]}",
             where=str(path),
             rule="`trainmark accept` can only continue an acceptance test that it started",
             fix="choose another --out",

@@ -59,8 +59,8 @@ class AcceptRequest(Frozen):
     )
     rounds: Annotated[int, Field(ge=1, le=10_000)] | None = Field(
         None,
-        description="Number of rounds in which pairs train; default: as many as every pair "
-        "needs to train once (above 64 nodes: 36).",
+        description="Number of rounds in which pairs train; default: enough for every "
+        "pair to train once (above 64 nodes: 36).",
     )
     seconds: float = Field(
         10.0, gt=0, le=3_600, description="Seconds of timed training in each round."
@@ -85,7 +85,7 @@ class AcceptRequest(Frozen):
         ),
     )
     baseline: str | None = Field(
-        None, description="Run, bundle or acceptance to compare with; default: the peers."
+        None, description="Run, bundle or acceptance test to compare with; default: the peers."
     )
     out: Path | None = Field(None, description="Folder of the test; default: ./acceptances/…")
 

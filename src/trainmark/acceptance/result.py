@@ -224,7 +224,7 @@ def read_result(folder: Path) -> AcceptanceResult:
     except (OSError, ValueError) as error:
         rule = "the file must have been written by `trainmark accept --out FOLDER`"
         raise documents.make_damage_error(
-            error, path, "not the result of an acceptance", rule=rule
+            error, path, "not the result of an acceptance test", rule=rule
         ) from None
 
 

@@ -44,7 +44,7 @@ EXAMPLES = """\
 """
 VERBS = {
     "Measure": {
-        "run": "Run a case or a plan file, measure it, and write a record.",
+        "run": "Run and measure a case or a plan file, and write a record.",
         "accept": "Find devices, nodes and links that are slow or give wrong results.",
         "list": "List cases, recipes and devices, or print a single section or the record schema.",
         "doctor": "Find problems that would make a run fail or skew its results.",

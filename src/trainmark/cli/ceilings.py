@@ -28,7 +28,7 @@ def ceilings(
         typer.Option(
             min=0.01,
             max=3600,
-            help="Seconds to spend on each row of the table; more time allows larger sizes.",
+            help="Seconds to measure each rate; more time allows larger matrices and buffers.",
         ),
     ] = 3.0,
     lang: Lang = "en",

@@ -49,7 +49,7 @@ def compare(
     """Compare two runs: is B slower or worse than A, and by how much?
 
     Exit codes: 0: B is not worse; 1: B is slower or worse, or a record cannot be read; 2: the work
-    differs; 3: too noisy or too little data to tell.
+    differs; 3: too much noise or too little data to tell.
     """
     from trainmark.judge.comparison import compare as compare_records
     from trainmark.pages.judgements import build_comparison as build_comparison_page

@@ -60,8 +60,8 @@ def gate(
 ) -> None:
     """Check runs against baseline runs, or against earlier runs of the same work.
 
-    Exit codes: 0: passed; 1: failed, or a record cannot be read; 2: the work differs; 3: too noisy
-    or too little data to tell.
+    Exit codes: 0: passed; 1: failed, or a record cannot be read; 2: the work differs; 3: too much
+    noise or too little data to tell.
     """
     from trainmark.judge.comparison.gate import combine_exit_codes
     from trainmark.pages.judgements import to_junit
@@ -155,6 +155,7 @@ def _refuse_unverified(selections: Sequence[Selection]) -> None:
                 raise UsageError(
                     "the record is not verified",
                     where=record.run_id,
-                    rule="only records that were verified against their raw events can be checked",
-                    fix="add --unverified",
+                    rule="by default, only records that were verified against their raw events are "
+                    "checked",
+                    fix="add --unverified to check it anyway",
                 )

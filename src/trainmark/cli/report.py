@@ -27,7 +27,7 @@ EXAMPLES = """\
   trainmark report runs/demo                            all runs of a plan
   trainmark report runs/RUN --all                       all figures and sections of the run
   trainmark report runs/RUN --format md --lang zh
-  trainmark report runs/A runs/B -o report.html         one file in both languages, with charts
+  trainmark report runs/A runs/B -o report.html         one file in English and Chinese, with charts
   trainmark report runs/A -o report.html --against runs/B --against reference:glm_superglue
   trainmark report runs/PLAN -o report.html             scaling from one device to many
   trainmark report runs/RUN -o loss.png                 one chart; --chart step_time draws another

@@ -34,10 +34,10 @@ if TYPE_CHECKING:
 EXAMPLES = """\
   trainmark run distilbert_sst2                      tiny recipe, generated data
   trainmark run distilbert_sst2 --nproc 2            two ranks
-  trainmark run distilbert_sst2 --repeat 5           five launches, with mean and interval
+  trainmark run distilbert_sst2 --repeat 5           five launches: mean and confidence interval
   trainmark run distilbert_sst2 --data data/sst2 --recipe standard --nproc 8 bs=96
   trainmark run distilbert_sst2 --dry-run            print what would run, and exit
-  trainmark run plans/demo.yaml                      run a plan; run it again to finish the rest
+  trainmark run plans/demo.yaml                      run the unfinished entries of a plan file
   trainmark run gpt_megatron --launcher slurm --nnodes 2 --nproc 8 --cluster cluster.yaml
   trainmark run --attach runs/RUN                    wait for a submitted run
   trainmark run --witness work.toml -- torchrun --nproc-per-node 2 train.py   your own program
@@ -74,7 +74,7 @@ def run(
     quiet: Quiet = False,
     **fields: Any,  # the options of `add_model_options` that the user gave
 ) -> None:
-    """Run a case or a plan file, measure it, and write a record, even if it fails.
+    """Run and measure a case or a plan file, and write a record even if the run fails.
 
     Exit codes: 0: passed; 1: the run failed; 2: nothing was started.
     """
@@ -115,7 +115,7 @@ def _check_new_run(case: str, *, cancel: bool) -> None:
         )
     if not case:
         raise UsageError(
-            "run needs a case, a plan file, --witness FILE -- PROGRAM, or --attach RUN",
+            "`trainmark run` needs a case, a plan file, --witness FILE -- PROGRAM, or --attach RUN",
             where="CASE",
         )
 

@@ -200,7 +200,7 @@ def check(folder: Path, recipe: Any) -> DataFacts:
             ),
             fix=(
                 "download the published pairs again, or prepare the data with tokenizer= set to "
-                "Llama 3.1's"
+                "the folder of the Llama 3.1 tokenizer"
             ),
         )
     return replace(facts, changed_rules=changed_rules)
@@ -239,8 +239,8 @@ def prepare(raw: Path, data: Path, say: Say, *, case: str, **options: Any) -> No
                 f"no c4-{split}.*.json.gz file found",
                 where=str(raw),
                 rule=(
-                    f"C4 en has 1,024 training shards, of which {TRAIN_SHARDS[0]} to "
-                    f"{TRAIN_SHARDS[-1]} are used, and 8 for validation"
+                    "C4 en has 8 validation shards and 1,024 training shards, of which "
+                    f"{TRAIN_SHARDS[0]} to {TRAIN_SHARDS[-1]} are used"
                 ),
                 fix="download them from https://huggingface.co/datasets/allenai/c4 (en)",
             )

@@ -304,6 +304,7 @@ def open_corpus_tokenizer(folder: Path, *, ends: bool = True) -> CorpusTokenizer
             f"the end-of-document token {end_token!r} is missing",
             where=str(file),
             rule="each document must end with a token that does not occur in text",
-            fix=f"set eos_token in {SETTINGS_FILES[0]} to the token, or add it to the vocabulary",
+            fix=f"set eos_token in {SETTINGS_FILES[0]} to a token of the vocabulary, or add "
+            f"{end_token!r} to the vocabulary",
         )
     return CorpusTokenizer(library, vocab_size, end_token, end_id)

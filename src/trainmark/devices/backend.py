@@ -121,7 +121,7 @@ class Backend:
         self.synchronize()
         elapsed_ms = start.elapsed_time(end)
         if elapsed_ms < 0:
-            raise ValueError(f"the time between two events is {elapsed_ms} ms")
+            raise ValueError(f"the time between two events is negative: {elapsed_ms} ms")
 
     def _require(
         self, task: str, *calls: _Call, trial: Callable[[_Call], Any] = _Call.__call__

@@ -117,9 +117,9 @@ def refuse_wrong_marks(
         f"{wall_ns / 1e6:.3g} ms by the host clock",
         where=f"device {device.name}",
         rule="the time reported between two marks must match the time elapsed on the device",
-        fix="mark() must record an event in the stream of the work, elapsed_ns() must "
-        "return nanoseconds, and synchronize() must wait for all work; "
-        "tests/device/test_time.py checks them",
+        fix="correct the vendor module: mark() must record an event in the stream of the work, "
+        "elapsed_ns() must return nanoseconds, and synchronize() must wait for all work; "
+        "tests/device/test_time.py checks this",
     )
 
 

@@ -304,7 +304,7 @@ def make_record(folder: Path) -> None:
                 _make_locked_record(plan, folder)
     except BlockingIOError:
         fix = "wait until the run ends, or stop it with Ctrl-C"
-        raise RecordError("the run is still running", where=str(folder), fix=fix) from None
+        raise RecordError("the run is still in progress", where=str(folder), fix=fix) from None
     except (OSError, ValueError) as error:
         what = f"cannot be read: {describe_error(error)}"
         raise RecordError(what, where=str(folder)) from None

@@ -162,8 +162,8 @@ def _check_replay(case: Case, recipe: Recipe) -> None:
             f"{setting}, but the run has fewer measured windows: {num_windows}",
             where=where,
             rule=(
-                "the run must have at least that many measured windows: (max_steps - "
-                "warmup_steps) / window_steps, rounded up"
+                "replay_every_windows must not exceed the number of measured windows, which is "
+                "(max_steps - warmup_steps) / window_steps, rounded up"
             ),
             fix="use a smaller value, or more steps",
         )

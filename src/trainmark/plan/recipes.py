@@ -101,7 +101,7 @@ def apply_overrides(recipe: Recipe, overrides: Mapping[str, str]) -> Recipe:
                 f"{settings} cannot be used with this recipe",
                 where="recipe",
                 rule=misfits[0].rule,
-                fix="use the recipe's own values of these fields",
+                fix="use the recipe's own values for these fields",
             ) from None
         # A field that may have several types has a misfit for each; the rules of all are named.
         rules = [misfit.rule for misfit in misfits if misfit.key.partition(".")[0] == name]
@@ -280,7 +280,7 @@ def parse_assignments(words: Sequence[str], example: str = "bs=96") -> dict[str,
             raise UsageError(
                 f"{word!r} is not of the form KEY=VALUE",
                 where="KEY=VALUE",
-                fix=f"use {example}, for example",
+                fix=f"for example, use {example}",
             )
         if name in values:
             raise UsageError(f"{name} is given twice", where=word, fix="set it only once")

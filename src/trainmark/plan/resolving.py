@@ -96,9 +96,9 @@ def _check_replay_windows(recipe: Recipe, train_samples: int, *, world_size: int
             "windows",
             where="recipe field replay_every_windows",
             rule=(
-                "the run must have at least that many measured windows; it has at most "
-                f"{num_steps:,} steps, the first {recipe.warmup_steps:,} are not measured, and a "
-                f"window has up to {recipe.window_steps:,} steps"
+                "replay_every_windows must not exceed the number of measured windows: the run has "
+                f"at most {num_steps:,} steps, the first {recipe.warmup_steps:,} are not measured, "
+                f"and a window has up to {recipe.window_steps:,} steps"
             ),
             fix="use a smaller value, or more epochs or steps",
         )

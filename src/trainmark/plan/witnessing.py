@@ -219,7 +219,7 @@ def _refuse_impossible_spec(spec: WitnessSpec, file: str, *, world_size: int) ->
             f"step.samples is {spec.step.samples}, but there are {world_size} ranks",
             where=f"{file}: step.samples",
             rule="step.samples counts the samples of all ranks, and each rank needs at least one",
-            fix="set the number of samples of all ranks",
+            fix="set step.samples to the total number of samples per step on all ranks",
         )
 
 

@@ -89,7 +89,8 @@ def _parse_widths(field: str, text: str, *, last_width: int) -> list[int]:
                 "the sizes must be positive integers, separated by commas; the last must be "
                 f"{last_width}"
             ),
-            fix="end bottom_layers with embedding_dim and top_layers with 1",
+            fix="make the last size in bottom_layers equal to embedding_dim, and the last size in "
+            "top_layers equal to 1",
         )
     return [int(word) for word in words]
 

@@ -132,7 +132,7 @@ class GptRecipe(Recipe):
                 f"learning_rate={self.learning_rate:g}",
                 where="recipe field min_learning_rate",
                 rule="the cosine schedule must fall from learning_rate to min_learning_rate",
-                fix="lower min_learning_rate too",
+                fix="lower min_learning_rate to the value of learning_rate or below",
             )
 
     def _make_division_error(self, division: Division, world_size: int) -> UsageError:

@@ -189,7 +189,7 @@ class GptOssRecipe(LanguageRecipe):
             raise UsageError(
                 f"fsdp=false cannot be used with expert_parallel={self.expert_parallel}",
                 where="recipe field fsdp",
-                rule="only FSDP2 averages the gradients of shared experts",
+                rule="only FSDP2 averages the gradients of experts that several ranks hold",
                 fix="remove fsdp=false",
             )
 

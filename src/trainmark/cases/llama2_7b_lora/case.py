@@ -123,7 +123,7 @@ class LlamaRecipe(Recipe):
             f"target_value={self.target_value:g} cannot be reached with {field}={value}",
             where=f"recipe field {field}",
             rule=rule,
-            fix="add target=none and eval_every_epochs=none",
+            fix="add target_value=none and eval_every_epochs=none",
         )
 
 

@@ -108,8 +108,8 @@ class Llama31Recipe(LanguageRecipe):
             raise UsageError(
                 "fsdp=false cannot be used with sequence_parallel=true or several replicas",
                 where="recipe field fsdp",
-                rule="only FSDP2 averages the gradients of tensor-parallel replicas; without it, "
-                "the losses of a split sequence are inexact",
+                rule="only FSDP2 averages the gradients of tensor-parallel replicas; without "
+                "FSDP2, the loss of a sequence that is split across ranks is inexact",
                 fix="remove fsdp=false",
             )
         if self.precision == "fp8":

@@ -142,7 +142,9 @@ def compare(
             copy; a figure is unknown; the threshold is not from 0 to 1; a side has no launches.
     """
     if not a or not b:
-        raise UsageError("one side has no launches", fix="choose runs that have a record")
+        raise UsageError(
+            "one side of the comparison has no launches", fix="choose runs that have a record"
+        )
     if not 0 <= threshold < 1:
         raise UsageError(
             f"the threshold is {threshold:g}",

@@ -105,8 +105,8 @@ def open_database(folder: Path, threads: int) -> Iterator[Any]:
             f"duckdb: {str(error).splitlines()[0]}",
             where=str(folder),
             rule=f"the database is limited to {limit >> 20} MiB of memory and the free disk space",
-            fix="free memory or disk space, or set workers= to a smaller number, and run the "
-            "command again; or remove the folder to start over",
+            fix="free up memory or disk space, or set workers= to a smaller number; then run the "
+            "command again (to start over, remove the folder first)",
         ) from error
 
 

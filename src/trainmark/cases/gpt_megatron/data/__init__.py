@@ -141,7 +141,7 @@ def split_documents(split: str, num_documents: int) -> dict[str, range]:
                 "split must list one to three non-negative weights (train, validation, test), at "
                 "least one of them above 0"
             ),
-            fix="set split=949,50,1, for example",
+            fix="for example, set split=949,50,1",
         )
     shares = [weight / total for weight in weights] + [0.0] * (len(SPLITS) - len(weights))
     bounds = [0, *(round(share * num_documents) for share in accumulate(shares))]

@@ -155,7 +155,7 @@ def _read_data(folder: Path, recipe: LlamaRecipe) -> _Reading:
                 "short_row=drop (the default, as in the published results) discards the last row "
                 "if it is incomplete"
             ),
-            fix="add short_row=train, set a smaller seq, or use more dialogues",
+            fix="add short_row=train, set a smaller seq_length, or use more dialogues",
         )
     mmlu = None
     if recipe.mmlu_mode != "off":

@@ -264,7 +264,7 @@ def _encode_letters_alone(tokenizer: TextTokenizer) -> tuple[int, ...]:
 def _make_answer_error(tokenizer: TextTokenizer, rule: str) -> DataError:
     """Return the error about a tokenizer that does not encode the four answers as ``rule`` says."""
     return DataError(
-        "the tokenizer does not encode the four answers as one distinct token each",
+        "the tokenizer does not encode each of the four answers as a token of its own",
         where=str(tokenizer.file),
         rule=rule,
         fix="use the tokenizer that the model was trained with, or another mmlu_mode",
@@ -286,9 +286,12 @@ def _check_first_lines(tokenizer: TextTokenizer, mmlu: Mmlu, max_length: int) ->
                 f"mmlu_mode=legacy truncates prompts to seq_length={max_length}, but never "
                 "their first line"
             ),
-            # The smallest seq that allows the line: its tokens without a beginning token, and one
-            # more, which legacy prompts reserve for it, even if the tokenizer adds none.
-            fix=f"set seq={longest + 1 - len(tokenizer.begin)} or more, or mmlu_mode=full",
+            # The smallest seq_length that allows the line: its tokens without a beginning token,
+            # and one more, which legacy prompts reserve for it, even if the tokenizer adds none.
+            fix=(
+                f"set seq_length to at least {longest + 1 - len(tokenizer.begin)}, or use "
+                "mmlu_mode=full"
+            ),
         )
 
 
