@@ -21,7 +21,7 @@ from trainmark.pages.rendering import to_body_html, to_markdown
 from trainmark.pages.sections.limits import build_rank_strip, describe_dominant_limit, find_limits
 from trainmark.pages.site.views import Links, build_run_page, make_safe_file_name
 from trainmark.pages.summary import build_first_sentence, build_title, list_first_lines
-from trainmark.pages.texts import describe_dataset, describe_verdict, translate
+from trainmark.pages.texts import describe_dataset, describe_quality, translate
 from trainmark.pages.tiles import Price
 from trainmark.plan.witness import StepWork, Witness, WitnessSpec
 from trainmark.published.importers.reference_rows import read_published
@@ -994,7 +994,7 @@ def test_verdict_names_the_expected_best_quality(higher, words):
     run = read_record("sampled")
     about = run.plan.about.model_copy(update={"higher_is_better": higher})
     run = replace_plan_fields(run, about=about)
-    assert words in translate(describe_verdict(run), "en")
+    assert words in translate(describe_quality(run), "en")
 
 
 def test_first_sentence_names_a_missed_target_that_is_not_required():

@@ -378,10 +378,10 @@ def _build_heat_map(result: AcceptanceResult) -> HeatMap:
     """Return the links between members as a square of cells, a row and a column for each member.
 
     ``result.links`` has a link of the same pair for each quantity that was measured in pairs: the
-    training step, and others such as a collective. The cell of a pair shows one of them: the first
-    that fails among the others; if none of those fails, the link of the step, or the last of the
-    others if the step was not measured. So each pair with a failing link has a red cell; the table
-    below the map lists the links of all quantities.
+    training step, and others such as a collective. The cell of a pair shows one of them: that of
+    the step (the last of the others if the step was not measured), unless one of the others fails;
+    then the first of those. So each pair with a failing link has a red cell. Which failing link it
+    shows does not matter, because the table below the map lists the links of all quantities.
     """
     names = [member.name for member in result.members]
     link_of_pair: dict[frozenset[str], Link] = {}
@@ -448,12 +448,14 @@ def _describe_whole_cluster(whole: Whole) -> Paragraph:
 
     Each outcome has a sentence of its own: ``as_predicted``: the training is as fast as the
     measurements of single nodes and pairs predict. ``found``: it is slower because of some groups
-    of nodes. ``evenly_slow``: every part of the cluster is slower. ``cannot_tell``: some parts are
-    fast by themselves but slow together, and it cannot be decided which of them has the fault.
-    ``unfinished``: there were too few measurements. A training that failed counts as slower.
+    of nodes, which have a fault. ``evenly_slow``: every part of the cluster is slower.
+    ``cannot_tell``: it is slower although its parts are fast by themselves, and it cannot be
+    decided which of them has the fault. ``unfinished``: there were too few measurements. A training
+    that failed counts as slower.
     """
-    # Two of the sentences name sets of nodes: that of ``found`` the groups that are slow only
-    # together with other nodes, that of ``cannot_tell`` the parts that are fast by themselves.
+    # Two of the sentences name sets of nodes; all of these are fast by themselves. ``groups``, of
+    # the outcome ``found``, are those that made other nodes slow when they trained with them.
+    # ``parts``, of ``cannot_tell``, are all sets into which the cluster was divided.
     node_sets = whole.groups or whole.parts
     if whole.interval is None:  # the training failed, so it has no slowdown
         share = phrase("accept_whole.failed_share")
@@ -498,7 +500,10 @@ def _describe_bits(result: AcceptanceResult) -> list[Block]:
 
 
 def _describe_sensitivity(result: AcceptanceResult) -> list[Block]:
-    """Return the noise of each quantity; of the step also its trend and the detectable slowdown.
+    """Return how sure the verdicts are: what times are compared with, and what slowdowns show.
+
+    First comes the baseline, if there is one; then the noise and the tolerance of each quantity,
+    and of the step also its trend and the detectable slowdown.
 
     The noise is the standard deviation of a measurement, as a share: of a member alone (``noise``),
     and of two members together (``noise_of_pairs``). The trend is the share by which all pairs

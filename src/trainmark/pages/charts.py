@@ -96,7 +96,7 @@ def chart_step_time(record: Record) -> Chart | None:
         values,
         spec,
         other_datasets={"warmup": shades},
-        warmup=num_warmup_steps,
+        warmup=num_warmup_steps,  # for the placeholder of this name in the chart's description
     )
 
 

@@ -77,6 +77,8 @@ def build_comparison(result: Comparison, b: str = "B") -> list[Block]:
     if reasons:
         headings = [phrase("compare.doubts", side=name) for name in side_by_name]
         blocks.append(build_table(headings, reasons))
+    # A scaling is computed from all launches, never in pairs: then ``paired`` is False, whether or
+    # not launches alternated.
     if not result.scaling:
         # in_pairs: launches of both sides alternated. apart: they did not, so a change of the
         # machine in between appears as a difference.
@@ -340,11 +342,12 @@ def list_compliance_rules(compliance: Compliance, lang: str) -> Iterator[tuple[s
 def build_ceilings(document: Mapping[str, Any]) -> list[Block]:
     """Return what ``trainmark ceilings`` measured: the highest rates that devices and links reach.
 
-    First comes a table with a row for each kind of ceiling. A kind is one kind of work, such as a
-    matmul in one precision, a memory copy or an all-reduce, which each rank measures at several
-    sizes. The row shows one size as the slowest rank measured it: the fastest size or, for memory,
-    the largest. Then come remarks on what was not measured or wrong, and the rates between pairs of
-    ranks.
+    First come the names of the devices and the number of ranks, then a table with a row for each
+    kind of ceiling. A kind is one kind of work, such as a matmul in one precision, a memory copy or
+    an all-reduce, which each rank measures at several sizes. The row shows one size as the slowest
+    rank measured it: the fastest size or, for memory, the largest. Then come remarks on what was
+    not measured or wrong, the rates between pairs of ranks, and a remark if other programs kept the
+    processor busy, which makes rates too low.
 
     Args:
         document: the JSON that the command prints.

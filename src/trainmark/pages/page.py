@@ -162,6 +162,7 @@ def _build_sections(
         ),
         figures.build_evaluations(record, address),
         figures.build_printed_speeds(record),
+        # The findings of all launches, but the limits of the speed of the median launch alone.
         figures.build_findings(records, record),
         provenance.build_published(record),
         provenance.build_run_facts(record),
@@ -455,9 +456,11 @@ def write_entry_pages(entry: SeriesEntry) -> None:
             did not pass or have no record.
     """
     folder = entry.run_dir
+    # The folder of a new attempt does not exist if not even its first launch could begin.
     if entry.num_launches == 1 or folder is None or not folder.exists():
         return
-    if (folder / HTML_PAGE).exists():  # an earlier call has written it, and this one ran nothing
+    # An earlier call has written the page: a new attempt has a new folder, which has no page yet.
+    if (folder / HTML_PAGE).exists():
         return
     # Compared with their events, as the entry's own records were when they were read.
     failures = [

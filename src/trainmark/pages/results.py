@@ -144,8 +144,9 @@ def build_listing_table(
         for key, values in values_by_key.items()
     }
     rows = zip(*columns.values(), strict=True)
-    # The table has three spaces between the cells of a row. ``has_room`` below asks for less: it
-    # lets cells be folded between words.
+    # A path is shortened as soon as rows do not fit on one line each, with three spaces between
+    # cells: the pattern still finds the run. Columns are left out only if cells that are folded
+    # between words do not fit either (``has_room`` below), because their values are then missing.
     if any(measure_width("   ".join(row)) > width for row in rows):
         for key, texts in columns.items():
             # Group 1: the six letters at the end of the run's folder, and the repeat, `fa3c1e/r1`.

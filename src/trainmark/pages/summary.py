@@ -20,7 +20,7 @@ from trainmark.pages.texts import (
     Phrase,
     count_in_words,
     describe_devices,
-    describe_verdict,
+    describe_quality,
     format_interval,
     get_unit,
     has_cards,
@@ -251,7 +251,7 @@ def build_first_sentence(records: Sequence[Record]) -> Phrase:
     """
     record = find_median_launch(records)
     if record.status == "target_missed":  # it ran to its end: the quality says what failed
-        return describe_verdict(record)
+        return describe_quality(record)
     if record.cause is not None:
         return describe_failure(record)
     launches = select_passed(records)

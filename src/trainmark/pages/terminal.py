@@ -19,6 +19,7 @@ from trainmark.pages.document import (
     Bars,
     Block,
     Callout,
+    Chart,
     Code,
     Columns,
     Document,
@@ -50,6 +51,7 @@ _STYLES: dict[Tone, str] = {
 Extent = Literal["head", "screen", "all"]
 # Anchors of sections that a terminal never shows, because their lists are long.
 _SECTIONS_OF_PAGES = ("facts", "environment", "references", "provenance")
+# Folded sections that the first screen shows, too: a reader of a failed run looks for its cause.
 _SECTIONS_ON_FIRST_SCREEN = ("cause",)
 _MIN_WIDTH = 60  # of the layout; a narrower terminal folds its lines
 
@@ -134,7 +136,7 @@ def _iterate_plain_blocks(block: Block) -> Iterator[Paragraph | Table | Code]:
                 yield Paragraph(block.sentence)
         case Strip():
             yield Paragraph(join((block.title, block.sentence), "colon"))
-        case HeatMap():
+        case Chart() | HeatMap():
             pass
         case KeyFacts():
             facts = (join((name, value), "space") for name, value in block.items)
@@ -164,8 +166,9 @@ def show_page(
             the sections.
         width: of the screen, in columns; 0: of the terminal on which this process prints.
         colour: whether to use colours; None: on a terminal, unless NO_COLOR is set.
-        extent: ``head``: only its first lines; ``screen``: also the sections that are not folded
-            on the page, and the names of the others; ``all``: all sections that a terminal shows.
+        extent: ``head``: only its first lines; ``screen``: also the sections that cannot be
+            folded, and the one with the cause of a failure, which a reader needs first, and the
+            names of the others; ``all``: all sections that a terminal shows.
         name: name of the page's runs, which is printed before the title to tell several pages
             apart; empty: only the title.
     """

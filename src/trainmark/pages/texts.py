@@ -286,7 +286,7 @@ def format_interval(summary: LaunchSummary, format_value: Callable[[float], str]
     return phrase(f"ends.{kind}", low=low, high=high)
 
 
-def describe_verdict(record: Record) -> Phrase:
+def describe_quality(record: Record) -> Phrase:
     """Return the quality against the target as a sentence.
 
     For generated data the best quality that a model can reach may be known. It is then added.

@@ -175,7 +175,7 @@ def _build_utilization_tile(record: Record, launches: Sequence[Record]) -> Tile 
         share = f"{cells.format_rounded(share_of_matmul.mean)}%"
         return replace(tile, note=phrase("tile.of_matmul", share=share))
     if share_of_matmul is not None:
-        # A low share needs an explanation: a small model cannot keep the device busy.
+        # The share of a small model is always low, so a note says that the model is the reason.
         size = count_parameters(record)
         is_small = size is not None and size < _SMALL_MODEL
         note = phrase("tile.small_model") if is_small else ""

@@ -112,7 +112,8 @@ def _advise_on_memory(plan: Plan, *, on_host: bool) -> Iterator[Message]:
     if recipe["micro_batch_size"] > 1:
         yield message("try.lower_batch", value=recipe["micro_batch_size"])
     # The memory of a host does not hold the numbers of its devices, so their precision does not
-    # matter there. A run on a CPU, whose numbers it does hold, gets no such advice either.
+    # matter there. It does hold those of a CPU, but ``on_host`` does not tell whether the ranks
+    # trained on the CPU.
     if recipe["precision"] in _WIDE_PRECISIONS and not on_host:
         yield message("try.bf16")
     # The field is a word in some cases, such as ``full``, and true or false in others.

@@ -402,12 +402,15 @@ def _find_lost_events(run: RunTimeline, *, is_witnessed: bool) -> Cause | None:
 
 
 def _describe_lost_events(rank: RankTimeline) -> Message | None:
-    """Return that a rank did not report its end, or that its file lacks steps that it trained.
+    """Return that a rank did not report its end, or that events are missing in its file.
 
-    None: the rank reports its end, and its file has as many steps as it says that it trained.
+    None: the rank reports its end, its file has as many steps as it says that it trained, and no
+    line is malformed.
     """
     if not rank.finished or rank.trained is None:
         return message("rank_unfinished", rank=rank.rank)
+    # A malformed line cannot be read, or is no event of a rank. Even if no step is missing, it may
+    # have been another event, such as an evaluation.
     if rank.malformed_lines or rank.trained.steps != rank.steps:
         return message(
             "steps_lost",

@@ -201,8 +201,10 @@ def _compute_throughput(measurement: Measurement) -> dict[str, Figure]:
         "p_core": _compute_rate(counts.samples, busy_ns),
         "token/p/s": tokens_per_device,
     }
-    if counts.sequences not in (0, counts.samples):  # 0: the case counts none
-        # Samples then differ in size, so their rate alone is not informative.
+    # 0: the case counts no sequences. A sample may consist of several, such as a question with one
+    # sequence for each possible answer. Samples then differ in size, so that their rate alone is
+    # not informative.
+    if counts.sequences not in (0, counts.samples):
         note = message("sequences_per_sample", sequences=counts.sequences / counts.samples)
         sequence_rate = _compute_rate(counts.sequences, without_evaluation_ns)
         figures["p_train_sequences"] = replace(sequence_rate, note=note)
@@ -281,6 +283,7 @@ def _compute_device_rates(measurement: Measurement, model_rate: Figure) -> dict[
         mean_rate, reason="matmul_rate_unmeasured", note=message("measured_in_preflight")
     )
     devices = measurement.environment["devices"]
+    # The peak that the user gave (``peak_tflops``), or else the published one of the device.
     peak = find_peak(devices, plan.recipe["precision"], plan.peak_tflops)
     return {
         "matmul_flops_per_device": matmul_rate,

@@ -492,9 +492,9 @@ def _find_impossible_quality(measurement: Measurement) -> Iterator[Message]:
     if not 0 < best <= 1:  # no share of samples: how far chance explains it is not known
         return
     # The quality is taken as a share of correct samples: the number of these is binomial. If the
-    # number of evaluated samples is not known, it counts as 1: the error is then widest, so that
-    # nothing is reported wrongly.
-    num_samples = max(quality.eval_samples or 1, 1)
+    # number of evaluated samples is not known (None or 0), it counts as 1: the error is then
+    # widest, so that nothing is reported wrongly.
+    num_samples = quality.eval_samples or 1
     standard_error = sqrt(best * (1 - best) / num_samples)
     if value > best + _STANDARD_ERRORS * standard_error:
         yield message("quality_above_best", metric=quality.metric, value=value, best=best)

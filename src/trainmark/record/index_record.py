@@ -188,7 +188,9 @@ def list_index_records(record: Record) -> list[IndexRecord]:
     memory_mib = (record.figures["mem"].value or 0.0) / _BYTES_PER_MIB
     memory_result = round_result(memory_mib) if is_valid else 0.0
     final_loss = record.figure("final_loss")
-    loss = None  # a record with a result of 0 has no loss
+    # The loss stands in the record of the speed alone. If the speed is 0, which flags the run, no
+    # loss is stated either, so that nobody quotes it.
+    loss = None
     if speed_result > 0.0 and final_loss is not None:
         loss = float(f"{final_loss:.{_LOSS_DIGITS}g}")
     run_mode = "sp" if plan.world_size == 1 else "mp"  # one process, or several

@@ -184,12 +184,16 @@ def _compare_with_limits(record: Record) -> Iterator[ComparedValue]:
     max_tokens = counts.sequences * recipe.get("seq_length", 0)
     yield from _check_limit("counts.tokens_padded", counts.tokens_padded, max_tokens)
     # No step is larger than the batches of all ranks, in unfinished runs and cases of other
-    # packages too; such a case may count samples that several ranks share once for each of them.
+    # packages too. ``full_step_samples`` counts samples that several ranks share only once; a case
+    # of another package may count them once for each of these ranks, and so does this limit.
     # A user's own program has no such batch; only its plan has a ``witness``, how it is measured.
     if plan.witness is None:
-        batch_size = recipe["micro_batch_size"] * recipe["grad_accum_steps"] * plan.world_size
-        yield from _check_limit("steps.samples", max_step_samples, batch_size)
+        batch_of_rank = recipe["micro_batch_size"] * recipe["grad_accum_steps"]
+        max_counted_samples = batch_of_rank * plan.world_size
+        yield from _check_limit("steps.samples", max_step_samples, max_counted_samples)
     yield from _check_limit("figures.mem", record.figure("mem"), record.figure("mem_total"))
+    # A run that trains to its end with an MFU above 100% fails for this reason, ``mfu_above_one``.
+    # So an MFU above 100% contradicts the record only if it says that the run is complete.
     if is_complete:
         yield from _check_limit("figures.MFU", record.figure("MFU"), 100.0)
 

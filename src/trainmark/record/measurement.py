@@ -106,7 +106,8 @@ class Measurement:
             ranks=record.ranks,
             steps=record.steps,
             evaluations=record.quality.history,
-            # It may also be a computed reason: from it, ``quality`` gives the same reason again.
+            # The record may also have a reason that no evaluation reported, but that
+            # ``_explain_missing_quality`` chose. From it, that method returns the same reason.
             no_quality_reason=record.quality.reason,
             telemetry=record.telemetry,
             replays=record.replays,
@@ -196,7 +197,7 @@ class Measurement:
         # Without a reason, a value is missing because it was not a finite number.
         if self.evaluations[-1].value is None and self.no_quality_reason is None:
             return message("evaluation_not_finite")
-        return self.no_quality_reason
+        return self.no_quality_reason  # None with a value: a job gives a reason only without one
 
     @cached_property
     def labels(self) -> list[str]:

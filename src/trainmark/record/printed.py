@@ -413,9 +413,11 @@ def _explain_other_formula(
     measurement: Measurement,
     figures: Mapping[str, FigureEntry],
 ) -> Message | None:
-    """Return why a printed MFU or FLOP/s differs: the peak or the FLOPs of a step are others.
+    """Return why a printed MFU or FLOP/s differs: the peak (MFU) or the FLOPs of a step (FLOP/s).
 
-    None: no such reason is known, or the quantity is neither MFU nor FLOP/s.
+    None: the quantity is neither, or why the MFU differs is not known. If the program also prints
+    its FLOP/s and these differ, too, the peak is not taken as the reason: the reason is given for
+    the FLOP/s, which are compared by themselves.
 
     Args:
         speed: the values of one quantity that the program printed.
@@ -423,6 +425,8 @@ def _explain_other_formula(
         figures: figures of the measurement by name, such as ``MFU``.
     """
     assert speed.mean is not None, "callers pass only speeds with a value"
+    if speed.quantity == "tflops_per_device":
+        return message("printed_because_formula", ratio=speed.mean / measured.mean)
     printed_means = {x.quantity: x.mean for x in measurement.printed if x.mean is not None}
     if speed.quantity == "mfu_percent":
         flops_per_second = figures["model_flops_per_device"].value
@@ -444,6 +448,4 @@ def _explain_other_formula(
                 theirs=flops_per_second / (speed.mean / 100) / 1e12,
                 ours=flops_per_second / (mfu_percent / 100) / 1e12,
             )
-    if speed.quantity == "tflops_per_device":
-        return message("printed_because_formula", ratio=speed.mean / measured.mean)
     return None

@@ -154,9 +154,7 @@ def estimate_ratio(
     if min(len(a), len(b)) < INTERVAL_MIN_LAUNCHES:
         return RatioEstimate(exp(difference), None, None)
     if paired:
-        # The mean difference of the pairs is the middle of their interval. It equals the difference
-        # of the two means up to rounding.
-        difference = float((logs_b - logs_a).mean())
+        # ``difference`` is also the mean of these differences, and so the middle of their interval.
         half_width = _compute_half_width(logs_b - logs_a)
     else:
         half_width = _compute_half_width_by_welch(logs_a, logs_b)

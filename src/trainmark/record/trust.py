@@ -230,7 +230,11 @@ def find_worst_verification(verifications: Iterable[Verification]) -> Verificati
 
 
 def add_reasons(record: Record, reasons: Sequence[Message]) -> Record:
-    """Return ``record`` with ``reasons`` before those of its trust, which is graded again."""
+    """Return a record with more reasons in its trust, which is graded again.
+
+    The new reasons come first: of two reasons with the same code, the grade keeps the first, so
+    that a new check replaces the result of an earlier one.
+    """
     if not reasons:
         return record
     return record.model_copy(update={"trust": grade_reasons([*reasons, *record.trust.reasons])})

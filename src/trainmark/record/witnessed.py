@@ -204,8 +204,10 @@ def find_in_witness(measurement: Measurement) -> Iterator[Message]:
     losses = measurement.steps.loss
     num_missing = sum(loss is None for loss in losses)
     # The probe sees no loss in a step without a backward pass. How many steps lack their loss for
-    # this reason is not known: ranks may have had no backward pass in the same steps or in
-    # different ones. They are at least as many as on the rank that had the most.
+    # this reason is not reported, but only how many each rank had. As many as on the rank that had
+    # the most are taken: ranks that train one model usually exchange gradients in the backward
+    # pass, so that they lack it in the same steps. If they lack it in different steps, some of
+    # these count as steps whose loss was not finite.
     num_unseen = max((facts.get("steps_without_backward", 0) for facts in all_facts), default=0)
     num_non_finite = num_missing - num_unseen
     if num_non_finite > _MAX_NON_FINITE * len(losses):

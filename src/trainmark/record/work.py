@@ -327,8 +327,9 @@ def _list_changed_fields(result: Record | Row) -> dict[str, Any]:
         # rules, which are less strict, allow.
         changes = result.plan.fix_hp | result.plan.extra
         precision = result.plan.recipe["precision"]
-    # The precision may be among the changes under several names. So each change with its value is
-    # left out.
+    # The precision may be among the changes under several names, such as ``precision`` or
+    # ``dtype``. So it is found by its value: each change to this value is left out. That leaves out
+    # another field with the same value, too, such as the type of weights, ``weights_dtype=bf16``.
     return {
         FIELD_ALIASES.get(name, name): _parse_number(value)
         for name, value in sorted(changes.items())

@@ -22,7 +22,7 @@ from trainmark.pages.texts import (
     Missing,
     Phrase,
     count_in_words,
-    describe_verdict,
+    describe_quality,
     get_definition,
     join,
     phrase,
@@ -178,7 +178,9 @@ def describe_unmeasured(figures: Sequence[tuple[Phrase, Phrase]]) -> Paragraph |
 
 
 def build_evaluations(record: Record, address: str = "") -> Section | None:
-    """Return a chart of the quality and a table of the last evaluations; None: there was none.
+    """Return the quality of a run: a chart, a sentence and a table; None: it made no evaluation.
+
+    The sentence compares the quality with the target. The table has the last evaluations.
 
     Args:
         record: ``record.quality`` has the case's metric, its target, and each evaluation as a point
@@ -203,7 +205,7 @@ def build_evaluations(record: Record, address: str = "") -> Section | None:
         record.quality.metric,
         *translate_headings("samples"),
     ]
-    blocks: list[Block] = [Paragraph(describe_verdict(record)), build_table(names, rows)]
+    blocks: list[Block] = [Paragraph(describe_quality(record)), build_table(names, rows)]
     if len(history) > _MAX_EVALUATIONS:
         earlier = phrase("quality.earlier", n=len(history) - _MAX_EVALUATIONS)
         blocks.append(Paragraph(Link(earlier, address) if address else earlier, "muted"))

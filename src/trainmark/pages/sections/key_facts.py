@@ -25,7 +25,7 @@ def build_key_facts(record: Record) -> KeyFacts:
     num_parameters = count_parameters(record)
     if num_parameters is not None:
         model = phrase("key.parameters", size=cells.format_short_count(num_parameters))
-    day = str(record.started)[:10]  # 2026-11-22 of 2026-11-22T08:15:00Z
+    day = record.started[:10]  # 2026-11-22 of 2026-11-22T08:15:00Z
     packages = environment.get("packages") or {}
     facts: dict[str, Phrase] = {
         "model": model,
@@ -36,7 +36,7 @@ def build_key_facts(record: Record) -> KeyFacts:
         "nodes": plan.nnodes,
         "torch": packages.get("torch"),
         "driver": environment.get("driver"),
-        "day": day or None,
+        "day": day,
         "rules": _describe_rules(record),
     }
     known = ((phrase(f"key.{name}"), value) for name, value in facts.items() if value is not None)

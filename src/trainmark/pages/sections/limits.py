@@ -435,9 +435,9 @@ def compare_with_bound(records: Sequence[Record], candidates: Sequence[Result]) 
     # published row.
     for results in _group_comparisons(records, candidates):
         others = [x for x in results if isinstance(x, Record)]  # rows are not compared here
-        if not others or not _differ_in_balance(work, describe_work(others[0])):
+        if not others or not _differ_only_in_balance(work, describe_work(others[0])):
             continue
-        # `work[_BOUND]` tells whether the launches are the bound.
+        # `work[_BOUND]` is True if the launches are the bound, else False.
         bound, trained = (launches, others) if work[_BOUND] else (others, launches)
         bound_speed = summarize_figure(bound, "p_train")
         trained_speed = summarize_figure(trained, "p_train")
@@ -456,7 +456,7 @@ def compare_with_bound(records: Sequence[Record], candidates: Sequence[Result]) 
     return None
 
 
-def _differ_in_balance(work: dict[str, Any], other: dict[str, Any]) -> bool:
+def _differ_only_in_balance(work: dict[str, Any], other: dict[str, Any]) -> bool:
     """Tell whether one of two pieces of work is the bound of the other.
 
     A bound is the same training with equal work forced on all experts. Only these keys differ:
@@ -468,6 +468,8 @@ def _differ_in_balance(work: dict[str, Any], other: dict[str, Any]) -> bool:
         other: the same of the other piece of work.
     """
     differing_keys = set(find_differences(work, other)) - {_TARGET}
+    # If ``bound`` differs, so does the field of the recipe, because ``bound`` is computed from it.
+    # So of two keys, the second is that field.
     return _BOUND in differing_keys and len(differing_keys) == 2
 
 

@@ -6,7 +6,6 @@ own columns by naming their headers.
 
 from __future__ import annotations
 
-import re
 import shlex
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -63,8 +62,6 @@ PERFORMANCE = ("precision", "fix_hp", "e2e_time", "p_whole", "p_train", "p_core"
 PUBLISHED_NOTHING = "/"  # in the table of published pages: not measured, nothing changed
 _TRACEBACK_LINES = 16
 _MAX_RANKS_LENGTH = 40  # characters of a list of ranks
-# The comma between two recipe fields; a value may contain commas as well.
-_FIELD_SEPARATOR = re.compile(r",(?=\w+=)")
 
 
 def format_precision(record: Record) -> str:
@@ -322,11 +319,13 @@ def build_run_facts(record: Record) -> Section:
     plan = record.plan
     job = record.environment.get("job") or {}  # what the job reported of itself; None: nothing
     about = plan.about  # facts of the case
-    # Both are changes to fields of the recipe ``compared_with``: ``fix_hp`` has the ones that the
-    # closed rules allow, ``extra`` all others.
+    # ``plan.fix_hp`` and ``plan.extra`` below are changes to fields of the recipe
+    # ``compared_with``: the former has those that the closed rules allow, the latter all others.
     changed = phrase("def.fix_hp", standards=plan.compared_with)
-    # Split into single fields, which are joined below by the separator of the page's language.
-    recipe_fields = _FIELD_SEPARATOR.split(format_fix_hp(_list_recipe_fields(record)))
+    # Each field as ``NAME=VALUE``. They are joined below by the separator of the page's language.
+    recipe_fields = [
+        format_fix_hp({name: value}) for name, value in _list_recipe_fields(record).items()
+    ]
     # Whether each of PyTorch's attention kernels may run. Those that did run in the first step are
     # in ``attention``, as text. A record has no such key if the ranks reported no kernels.
     attention_flags = record.environment.get("attention_flags", {})
@@ -517,11 +516,14 @@ def build_environment(record: Record) -> Section:
 
 
 def _describe_unproven(plan: Plan) -> Phrase:
-    """Return on what the support of the vendor and of the launcher was tested instead of real runs.
+    """Return what Trainmark's code for the vendor and for the launcher was tested on.
 
-    One that has done real runs is left out. None: both have done real runs.
+    Only code that has done no real runs yet is listed. None: both have done real runs.
+
+    Args:
+        plan: ``unproven`` has what the code was tested on, such as a simulated card, by the name
+            of the vendor or launcher. It lacks those that have done real runs.
     """
-    # By the name of the vendor or the launcher, what it was tested on, such as a simulated card.
     if not plan.unproven:
         return None
     lines = [join((name, tested), "colon") for name, tested in plan.unproven.items()]

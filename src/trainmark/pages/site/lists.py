@@ -434,6 +434,8 @@ def _build_case_table(runs: Iterable[Run], links: Links) -> Table:
         _build_row(run, links, settings)
         for run, settings in zip(listed_runs, _list_differing_settings(listed_runs), strict=True)
     ]
+    # Only the optional columns are looked up in the rows of the list, which lack some columns of
+    # this table, such as the interval.
     optional_columns = _list_columns(_OPTIONAL, list_rows)
     columns = [name for name in _CASE_COLUMNS if name not in _OPTIONAL or name in optional_columns]
     rows: list[list[Phrase]] = []
