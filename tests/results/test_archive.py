@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import zipfile
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from trainmark.errors import RecordError
+from trainmark.errors import EnvironmentFault, RecordError
 from trainmark.results import archive, bundle
 
 if TYPE_CHECKING:
@@ -150,6 +152,29 @@ def test_invalid_archive_is_refused(tmp_path: Path, bundle_path: Path) -> None:
         path.write_bytes(content)
         with pytest.raises(RecordError), archive.unpack_temporarily(path):
             pass
+
+
+@pytest.mark.parametrize(
+    ("code", "fix"),
+    [
+        (errno.ENOSPC, "set TMPDIR to a folder on another disk"),
+        (errno.EDQUOT, "set TMPDIR to a folder on another disk"),
+        (errno.EACCES, "make the file readable, and TMPDIR a writable folder"),
+        (errno.EIO, "make the file readable, and TMPDIR a writable folder"),
+    ],
+)
+def test_only_a_full_disk_is_to_be_replaced_by_another_disk(
+    bundle_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, fix: str
+) -> None:
+    # The system's errors are: no space, no space left of the user's share, no permission, and a
+    # disk that cannot be read.
+    def raise_error(*_: object) -> None:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(zipfile, "ZipFile", raise_error)
+    with pytest.raises(EnvironmentFault, match="cannot unpack") as refused:
+        archive.unpack(bundle_path, tmp_path)
+    assert refused.value.fix == fix
 
 
 @pytest.mark.parametrize("manifest", [None, b"{", b""])

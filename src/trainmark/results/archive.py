@@ -33,6 +33,7 @@ _MAX_ENTRIES = 20_000
 _MAX_BYTES = 64 << 30  # of all files of a bundle, unpacked
 MAX_FILE_BYTES = 4 << 30  # of a file in a bundle; holes count, because a copy fills them with zeros
 _NAME = r"[0-9]{1,5}-[a-z0-9_]{1,64}/(r[0-9]{1,5}/)?[A-Za-z0-9][A-Za-z0-9._-]{0,99}"
+_FULL_DISK = (errno.ENOSPC, errno.EDQUOT)  # no space, no space left of the user's share
 _FIX = f"pass a bundle, whose name ends in {ENDING}, a run directory or its {RECORD_FILE}"
 _ENTRY_DATE = (1980, 1, 1, 0, 0, 0)  # fixed, so that the same input gives the same bytes
 
@@ -121,7 +122,7 @@ def unpack_temporarily(path: Path) -> Iterator[Unpacked]:
     Raises:
         BundleError: it is not a bundle, or is beyond the limits of size.
         AlteredError: its files differ from its manifest.
-        EnvironmentFault: it does not fit on the disk.
+        EnvironmentFault: it does not fit on the disk, or a file cannot be read or written.
     """
     with tempfile.TemporaryDirectory() as folder:
         bundle = unpack(path, Path(folder))
@@ -142,7 +143,7 @@ def unpack(path: Path, folder: Path, *, max_bytes: int = _MAX_BYTES) -> Unpacked
     Raises:
         BundleError: it is not a bundle, or is beyond the limits of size.
         AlteredError: its files differ from its manifest.
-        EnvironmentFault: it does not fit on the disk.
+        EnvironmentFault: it does not fit on the disk, or a file cannot be read or written.
     """
     try:
         with zipfile.ZipFile(path) as archive:
@@ -159,7 +160,10 @@ def unpack(path: Path, folder: Path, *, max_bytes: int = _MAX_BYTES) -> Unpacked
         if error.errno == errno.EINVAL:  # from a seek to an entry's offset, if that is damaged
             raise _make_damage_error(path, "an entry is outside of the file") from None
         what = f"cannot unpack: {error.strerror}"
-        fix = "set TMPDIR to a folder on another disk"
+        if error.errno in _FULL_DISK:
+            fix = "set TMPDIR to a folder on another disk"
+        else:  # the bundle cannot be read, or the folder cannot be written
+            fix = "make the file readable, and TMPDIR a writable folder"
         raise EnvironmentFault(what, where=str(path), fix=fix) from None
 
 
