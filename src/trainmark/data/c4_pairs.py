@@ -186,7 +186,8 @@ def check(folder: Path, recipe: Any) -> DataFacts:
     if num_documents != VALIDATION_DOCUMENTS:
         changed_rules["validation_documents"] = num_documents
     num_tokens = loaded.validation.num_tokens
-    # The number of tokens is known for the published documents and tokenizer only.
+    # The published documents and tokenizer always give the same number of tokens. Another number
+    # means that the files are damaged or were made with another tokenizer.
     is_published = (
         num_documents == VALIDATION_DOCUMENTS and recipe.vocab_size == PUBLISHED_VOCABULARY_SIZE
     )

@@ -134,8 +134,10 @@ def compute_extremes(
     Args:
         blocks: at least one, none of them empty.
         digest: the sha256 object to update; None: a new one.
-        to_integers: converts a block to the integers whose extremes are returned, for example
-            floats to their bit patterns. The digest is always that of the block itself.
+        to_integers: converts a block to the integers whose extremes are returned. Floats, for
+            example, become their bits without the sign: the largest tells whether all are finite,
+            because those of infinity and nan are the largest. The digest is always that of the
+            block itself.
     """
     if digest is None:
         digest = sha256()

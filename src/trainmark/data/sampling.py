@@ -208,9 +208,10 @@ class Samples:
         documents = np.arange(len(self.documents), dtype=np.int32)
         sample_numbers = np.arange(num_samples)
         # Orders of documents and of samples, in parts that are shuffled separately: the last epoch
-        # and all before it, or all together. ``len(self)`` is the number of samples of an epoch.
+        # and all before it, or all together. ``len(self)`` is the number of samples of an epoch;
+        # Megatron rounds 80% of it down, too.
         if num_epochs > 1 and num_needed_of_last < int(0.8 * len(self)):
-            document_parts = [np.tile(documents, num_epochs - 1), documents.copy()]
+            document_parts = [np.tile(documents, num_epochs - 1), documents]
             sample_parts = np.split(sample_numbers, [num_before_last])
         else:
             document_parts = [np.tile(documents, num_epochs)]

@@ -27,7 +27,9 @@ if TYPE_CHECKING:
 # Vendors whose torch presents their devices as CUDA's, by what they add to its version:
 # 2.4.1+corex.4.3.0, 2.8.0+metax3.3.0.2, 2.4.1+das.opt1.dtk2504.
 _VENDORS_BY_LABEL = {"corex": "iluvatar", "metax": "metax", "das": "hygon"}
-_DROPOUT_STEPS = 16  # of cuDNN's attention: check_cudnn_dropout of torch 2.13
+# cuDNN's attention drops weights with a probability that is a multiple of 1/16, see
+# check_cudnn_dropout of torch 2.13.
+_DROPOUT_STEPS = 16
 _MATMUL_BYTES_PER_ELEMENT = 3 * 4  # three matrices in fp32: two operands and the product
 # A line of torch's version file: `cuda: Optional[str] = '13.0'`.
 _FIELD = re.compile(r"""^(\w+)\b.*= *['"](.+)['"]""", re.MULTILINE)
@@ -220,7 +222,7 @@ class Accelerator:
             allocator_peak_bytes=self._backend.peak_allocated_bytes(),
             used_bytes=self._peak_used_bytes,
             total_bytes=total,
-            scope="device",
+            scope="device",  # ``used_bytes`` is the use by all processes, not only by this one
         )
 
     def matmul_rate(self, precision: Precision) -> MatmulRate:
@@ -250,7 +252,8 @@ class Accelerator:
         from trainmark.devices.rates import measure_copy_rate
 
         _, total_bytes = self._backend.free_and_total_bytes()
-        # 1 GiB, or less on a device with little memory: both copies take at most an eighth of it.
+        # 1 GiB, or less on a device with little memory: the source and the target of a copy take at
+        # most an eighth of it together.
         return measure_copy_rate(self, copied_bytes=min(1 << 30, total_bytes // 16))
 
     def describe(self) -> dict[str, Any]:
@@ -304,9 +307,9 @@ class CudaDevice(Accelerator):
     def fit_attention(self, *, dropout: float, shapes_vary: bool) -> None:
         """Switch cuDNN's attention on only if its dropout is exact and shapes do not vary.
 
-        cuDNN rounds the dropout probability to sixteenths; torch 2.13 takes that into account, 2.11
-        does not. For each new shape, cuDNN plans for half a second, which would fall into the
-        measured windows if shapes vary.
+        cuDNN rounds the dropout probability to sixteenths. Torch 2.13 itself uses cuDNN only for
+        probabilities that this does not change, but torch 2.11 uses it for all. For each new shape,
+        cuDNN plans for half a second, which would fall into the measured windows if shapes vary.
 
         Args:
             dropout: probability that an attention weight is dropped.

@@ -77,9 +77,9 @@ def find_products(name: str) -> tuple[dict[str, Any], ...]:
     """Return the rows of all products that a device's name in a published table can mean.
 
     A full product name means only its row. Otherwise all words of a row's ``product`` must follow
-    each other in the name: ``A100`` means every A100, ``A100-SXM4-80GB`` one of them. ``910B``
-    means none: it is the name of a family, and the products are ``910B3`` and the like. If the name
-    states a form factor or a memory size, only rows with these are returned.
+    each other in the name, each as a whole: ``A100`` means every A100, ``A100-SXM4-80GB`` one of
+    them. ``910B``, the name of a family, means none, because it does not have the word ``910B3`` of
+    a product. If the name states a form factor or a memory size, only rows with these are returned.
     """
     rows = read_table()["peak"]
     exact = [row for row in rows if name in row["names"]]
@@ -128,8 +128,8 @@ def _measure_match(words: Sequence[str], product: Sequence[str]) -> int:
     """
     joined_product = "".join(product)
     for first, word in enumerate(words):
-        # The vendor's name may stand before the product without a space.
-        vendor = next((x for x in _VENDOR_WORDS if word.startswith(x) and word != x), "")
+        # The vendor's name may stand before the product without a space: ``ascend910b3``.
+        vendor = next((x for x in _VENDOR_WORDS if word.startswith(x)), "")
         for end in range(first + 1, len(words) + 1):
             if "".join(words[first:end]).removeprefix(vendor) == joined_product:
                 return len(joined_product)

@@ -46,6 +46,7 @@ class Work(NamedTuple):
     Args:
         run: does the work once.
         fault: checks the result after the first run; returns what is wrong with it; None: nothing.
+            The device must have been synchronized since the run.
     """
 
     run: Callable[[], object]
@@ -282,7 +283,8 @@ def _draw_operand(device: Device, generator: Any, dtype: Any, *, shape: tuple[in
 def _find_matmul_fault(left: Any, right: Any, out: Any, *, max_error: float) -> Message | None:
     """Compare some rows and columns of ``out`` with the exact product; return what is wrong.
 
-    None: they agree.
+    None: they agree. The codes of the messages begin with ``ceiling``, because ``trainmark
+    ceilings`` shows them: it measures ceilings, the highest rates that a machine reaches.
 
     Args:
         left, right: the operands.
@@ -357,6 +359,7 @@ def prepare_transfer(device: Device, size_bytes: int, *, to_device: bool) -> Wor
         source = on_device
         target = device.pin(torch.zeros_like(on_host))
     return Work(
+        # Does not wait for the copy. Whoever calls ``fault`` has synchronized the device before.
         run=lambda: target.copy_(source, non_blocking=True),
         fault=lambda: find_difference(target.cpu(), source.cpu()),
     )

@@ -178,7 +178,7 @@ class ToolMonitor:
         faults = []
         for command in self._commands:
             try:
-                # ``TorchVendor`` keeps what the first reading printed.
+                # Kept as an attribute: ``TorchVendor`` looks for the driver's version in it.
                 self.printed = run_tool(command.argv, any_code=command.any_code)
                 samples = command.parse(self.printed)
                 if not samples:
@@ -190,7 +190,7 @@ class ToolMonitor:
             else:
                 self._commands = (command,)
                 return samples
-        raise faults[0]
+        raise faults[0]  # that of the preferred command, which is the first
 
     def close(self) -> None:
         """Do nothing: no process outlives ``read``."""

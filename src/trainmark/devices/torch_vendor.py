@@ -40,7 +40,7 @@ class FirstReading(NamedTuple):
     """What a vendor's monitor returned when it was first asked; empty if it gave nothing.
 
     Args:
-        samples: the devices, by the monitor's number.
+        samples: the devices, by the monitor's number; None: the monitor did not report it.
         printed: the text that the tool printed.
     """
 
@@ -221,7 +221,8 @@ class TorchVendor:
         num_devices = self.count()  # 0 if torch cannot use the devices, though they are visible
         names = []
         for index in self._list_monitor_indices(num_devices):
-            # An unknown number says nothing of which sample is that of the device.
+            # ``samples`` may have the key None, for a device whose number the monitor does not
+            # report. It is not looked up, because it may be another device than this one.
             sample = None if index is None else self._first_reading.samples.get(index)
             name = None if sample is None else sample.name
             names.append(name or "unknown")

@@ -225,6 +225,7 @@ def _list_mlperf_lines(moment: Moment, record: Record) -> list[str]:
         record: of the run.
     """
     lines = []
+    # MLPerf's checker accepts facts and keys of the ruleset on either side of ``init_start``.
     for key, value in _list_mlperf_facts(record).items():
         lines.append(_format_mlperf_line(moment, key, value))
     lines.append(_format_mlperf_line(moment, "init_start", event_type="INTERVAL_START"))

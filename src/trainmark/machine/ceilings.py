@@ -65,7 +65,9 @@ _CPU_LINK_BYTES = 4 * _MIB
 # Of the memory, the size of such a message: an exchange holds four times its size, so that half of
 # the memory stays free.
 _LINK_MEMORY_SHARE = 1 / 8
-_ALIGNMENT_BYTES = 64
+# The data are fp32 numbers of 4 bytes. Sizes are multiples of 16 numbers, so that a sixteenth of a
+# size, which is measured too, has whole numbers as well.
+_ALIGNMENT_BYTES = 16 * 4
 # Memory for a number of a matrix, with copies in other precisions; the same for all precisions.
 _HELD_BYTES_PER_MATMUL_NUMBER = 8.0
 # Memory that a copy or a collective needs for each byte of its size.
@@ -184,7 +186,7 @@ def _build_candidates(
 
 
 def _align(num_bytes: float) -> int:
-    """Return the largest aligned number of bytes that is not larger."""
+    """Return ``num_bytes``, rounded down to a multiple of ``_ALIGNMENT_BYTES``."""
     return int(num_bytes) // _ALIGNMENT_BYTES * _ALIGNMENT_BYTES
 
 
@@ -192,8 +194,11 @@ def choose_copy_sizes(memory_bytes: float) -> list[int]:
     """Return the sizes of copies within a device's memory, in bytes, from small to large.
 
     The rate of the largest one is the result: 4 GiB, or an eighth of a smaller memory, which is
-    still far more than the caches of such a device hold. Smaller ones come first: by their rate
-    ``sweep`` tells whether there is time for the largest one.
+    still far more than the caches of such a device hold. Smaller ones come first, each a quarter of
+    the next one: by their rate ``sweep`` tells whether there is time for the largest one.
+
+    Args:
+        memory_bytes: memory of the device that the copies may use.
     """
     largest = min(_MAX_COPY_BYTES, _align(memory_bytes / 8))
     return [largest // 16, largest // 4, largest]
@@ -318,7 +323,8 @@ def measure_ceilings(
         "suite": {"name": "trainmark", "version": __version__},
         "started": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         **arguments,
-        "shares_cores": vendor.torch_type == "cpu",  # each rank has a part of the cores
+        # The cores of a CPU are divided among the ranks: the rates of a rank are those of its part.
+        "shares_cores": vendor.torch_type == "cpu",
         "environment": setup.environment,
     }
     try:
@@ -413,7 +419,7 @@ def run_rank(rank: int, *, device: str, nproc: int, budget_s: float) -> dict[str
                 print(f"trainmark: {kind.name}", flush=True)
             points = sweep(
                 rank_device,
-                [] if kind.reason else candidates,
+                [] if is_excluded_anywhere else candidates,
                 memory_bytes=memory_bytes,
                 budget_ns=budget_s * 1e9,
                 clock=ranks.read_clock,

@@ -353,7 +353,8 @@ def check_plan(machine: ExaminedMachine) -> Conditions:
     else:  # the quality cannot be compared with published ones
         message_code = "data_apart"
         spoils = True
-    # Without a code of its own: it gets ``data``, that of this check.
+    # ``check_code`` is not given: the condition belongs to the check that this function is in
+    # ``CHECKS``, which is ``data``.
     yield make_condition(
         message_code,
         choose_severity(spoils=spoils),

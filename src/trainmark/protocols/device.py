@@ -23,8 +23,8 @@ class MemoryUse:
 
     Args:
         allocator_peak_bytes: largest amount that torch's allocator held.
-        used_bytes: in use now, by all processes (``scope`` is ``device``) or by this one
-            (``process``).
+        used_bytes: the most that was found in use so far: by all processes if ``scope`` is
+            ``device``, by this one if it is ``process``.
     """
 
     allocator_peak_bytes: int | None

@@ -125,14 +125,16 @@ def find_newest_run() -> Path:
 def find_runs(folder: Path) -> list[list[Path]]:
     """Return the runs that ``folder`` is or contains, each as the directories of its launches.
 
-    A run is a single launch or has repeats ``r1``, ``r2`` …; the runs of a plan file are one level
-    deeper. If there is no record, only ``folder`` is returned, and reading it raises the error.
-    Runs whose launcher was killed get their record first.
+    A launch is one measurement. A run is a single launch, or has repeats in its subfolders ``r1``,
+    ``r2`` … Three levels of subfolders are searched: the folder of a plan file, which is a user's
+    list of runs, those of its runs, and those of their repeats. If there is no record, only
+    ``folder`` is returned, and reading it raises the error. Runs whose launcher was killed get
+    their record first.
 
     Raises:
         RecordError: ``folder`` is a run that is still running.
     """
-    if (folder / PLAN_FILE).exists():
+    if (folder / PLAN_FILE).exists():  # every launch writes its plan there before it begins
         make_record(folder)  # if it has none; raises for a run that is still running
     if folder.is_file() or (folder / RECORD_FILE).exists():
         return [[folder]]

@@ -164,10 +164,12 @@ class Intel(TorchVendor):
     numbers_follow_tool = False
 
     def list_cards(self) -> list[Path]:
-        """Return the folder on the PCI bus of each card that torch uses, in the order of addresses.
+        """Return the folder on the PCI bus of each discrete card, in the order of addresses.
 
-        Torch uses integrated graphics, which are always on bus 0, only if there is no other card.
-        A torch that was built for another vendor's devices does not use them at all:
+        If there is none, return that of integrated graphics, which are always on bus 0: torch uses
+        them only without a discrete card. A torch that was built for another vendor's devices uses
+        neither. Discrete cards are returned even then, so that the user is told why they cannot be
+        used; graphics that many processors have are not worth that message.
         https://github.com/pytorch/pytorch/blob/main/c10/xpu/XPUFunctions.cpp, 2026-11-22.
         """
         cards = [

@@ -108,7 +108,8 @@ class Following:
         except Exception as error:  # noqa: BLE001 - a backend may raise anything
             self.fault = shorten_fault(error)
             # The next try opens the backend again, reads the run from its beginning and hands over
-            # all its points.
+            # all its points. ``finish`` is not called now, because it would end the run there; the
+            # backend that is opened next continues or replaces what this one has written.
             self._backend = None
             self._reader = RunReader(read_plan(self.run_dir), self.run_dir)
             self._next_try_s = self.clock() + RETRY_S
@@ -181,6 +182,7 @@ class FollowedRuns:
 
     Args:
         folders: folders of the runs.
+        targets: the backends, each with a destination; each gets all runs.
         wait: waits for some seconds between two polls of runs that are under way.
     """
 
@@ -194,7 +196,8 @@ class FollowedRuns:
         The ``is_complete`` of a pair tells whether the whole run was handed over, and its ``fault``
         why it was not.
         """
-        # A program is imported once and then opened for each run.
+        # Each target with the class of its backend: its program is imported once, and each
+        # ``Following`` constructs the backend for its run.
         backends = [(target, load_backend(target)) for target in self.targets]
         waiting: list[Following] = []
         for folder in self.folders:

@@ -91,16 +91,17 @@ class Backend(Protocol):
 def describe_settings(plan: Plan) -> dict[str, Setting]:
     """Return the planned settings as plain values, which every backend accepts.
 
-    Settings of the recipe whose value has a slash are left out, because they may name folders of
-    this machine.
+    They are the facts by which runs are told apart in the backend. What names machines, people or
+    folders is left out, so also settings of the recipe whose value has a slash.
     """
     facts: dict[str, Setting] = {
         "case": plan.case,
+        # The case with framework, hardware and numbers of machines, ranks and launches.
         "case_key": plan.case_key,
         "recipe": plan.recipe_name,
-        "rules": plan.rules,
-        "labels": " ".join(plan.labels),
-        "data_origin": plan.data.origin,
+        "rules": plan.rules,  # of the benchmark, closed or open
+        "labels": " ".join(plan.labels),  # what a reader of the figures must see first
+        "data_origin": plan.data.origin,  # generated or real
         "vendor": plan.device.vendor,
         "device": ", ".join(sorted(set(plan.device.product_names))),
         "nnodes": plan.nnodes,

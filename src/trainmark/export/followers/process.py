@@ -56,7 +56,8 @@ class _Report:
         """Tell the launcher how following ended; only the first call counts.
 
         Args:
-            code: of a sentence in ``messages.toml``; None: the whole run was handed over.
+            code: of a sentence in ``messages.toml`` that the launcher shows; None: it shows none,
+                because nothing of the run is missing in the backend.
             arguments: of this sentence.
         """
         with self._lock:
@@ -112,7 +113,7 @@ def follow_process(run_dir: Path, target: FollowTarget, patience_s: float) -> No
     # The run has begun once its folder has the launcher's file of events and the plan.
     while not (run_dir / LAUNCHER_FILE).exists() or not (run_dir / PLAN_FILE).exists():
         if run_end.event.wait(POLL_S):
-            report.send_outcome(code=None)  # the run did not begin
+            report.send_outcome(code=None)  # the run did not begin: there is nothing to hand over
             return
     _redirect_output(run_dir / f"log.follow.{target.backend}.txt")
     following = Following(run_dir, target, open_backend)

@@ -160,9 +160,10 @@ def make_row_entry(row: Row, file: str) -> dict[str, Any]:
         "case": row.case or row.model or PurePath(file).name,
         "quality_metric": row.metric,
         "quality_value": row.figure(row.metric or ""),  # "": no metric, so no such figure
-        # If a run's final result is in ``tokens/s``, the site's list shows ``token/p/s`` as its
-        # speed, tokens per second of one device; otherwise ``p_train``, samples per second. A row
-        # may lack the final result and its unit. So the unit is chosen by the speed that it has.
+        # The site's list shows one speed of each entry: ``token/p/s``, tokens per second of one
+        # device, if this unit is ``tokens/s``; otherwise ``p_train``, samples per second. For a
+        # row, the unit is set so that the list shows the speed that the row has, even if it has no
+        # final result.
         "final_result_unit": "tokens/s" if "token/p/s" in row.figures else None,
     }
     return _complete_entry(entry, row.figures)

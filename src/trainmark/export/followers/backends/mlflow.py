@@ -145,8 +145,8 @@ class MLflow:
         from mlflow.entities import Metric
 
         if result is None:
-            # The launcher was killed: it writes a record of a failed run, too. The time of its end
-            # is not known; MLflow takes the current time.
+            # A launcher also writes a record if the run fails. There is none, so the launcher was
+            # killed. The time of its end is not known; MLflow takes the current time.
             self._client.set_terminated(self._run_id, "KILLED")
             return
         time_ms = result.unix_ns // _NS_PER_MS
