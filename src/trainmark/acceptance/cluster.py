@@ -28,7 +28,7 @@ from trainmark.acceptance.session import (
     estimate_further_group_rounds,
     read_session,
 )
-from trainmark.acceptance.timetable import estimate_round_s, format_minutes
+from trainmark.acceptance.timetable import estimate_round_s, format_time
 from trainmark.errors import EnvironmentFault, RecordError, TrainmarkError, UsageError
 from trainmark.launch import launchers, run_dir
 from trainmark.launch.cluster import read_cluster
@@ -414,7 +414,7 @@ class _SessionProgress:
         # Rounds that confirm suspects, or search for groups, are not part of the planned number.
         if num_ended > count:
             return f"{phase}: {num_ended} rounds done; suspicious results are measured again"
-        remaining = format_minutes((count - num_ended) * self._round_s)
+        remaining = format_time((count - num_ended) * self._round_s)
         return f"{phase}: {num_ended} of {count} rounds done, about {remaining} left"
 
     def _find_phase(self, alive: Sequence[Peer]) -> tuple[Phase | None, int]:

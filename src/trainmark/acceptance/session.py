@@ -15,7 +15,7 @@ from trainmark.acceptance.timetable import (
     ScheduledRound,
     Timetable,
     estimate_round_s,
-    format_minutes,
+    format_time,
 )
 from trainmark.launch.cluster import Cluster
 from trainmark.launch.launchers import ssh
@@ -73,10 +73,9 @@ class OpenedSession:
         num_group_rounds = count_rounds(self.request, num_nodes).get("groups")
         if num_group_rounds:
             num_further = estimate_further_group_rounds(self.request, num_nodes)
-            minutes = format_minutes(num_further * round_s)
             remarks.append(
                 f"groups: if all nodes together are slow, up to {num_further} more rounds, "
-                f"about {minutes}"
+                f"about {format_time(num_further * round_s)}"
             )
         schedule = self._make_schedule()
         remarks += list_option_remarks(

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from trainmark.acceptance.evidence import Phase
 
 _START_S = 20.0  # about what ranks take to import, to read data, to build the model and to warm up
-_SECONDS_PER_MINUTE = 60
+_SECONDS_PER_MINUTE, _SECONDS_PER_HOUR = 60, 3600
 
 
 def estimate_round_s(training_s: float) -> float:
@@ -21,8 +21,13 @@ def estimate_round_s(training_s: float) -> float:
     return _START_S + training_s
 
 
-def format_minutes(seconds: float) -> str:
-    """Return a time in minutes as text; from ten minutes on without a fraction."""
+def format_time(seconds: float) -> str:
+    """Return a time as text: in minutes, from two hours on in hours.
+
+    From ten minutes on, minutes have no fraction.
+    """
+    if seconds >= 2 * _SECONDS_PER_HOUR:
+        return f"{seconds / _SECONDS_PER_HOUR:.1f} h"
     minutes = seconds / _SECONDS_PER_MINUTE
     return f"{minutes:.0f} min" if minutes >= 10 else f"{minutes:.1f} min"
 
@@ -71,12 +76,13 @@ class Timetable:
         lines = [self.title]
         for phase, count in self.num_rounds.items():
             rounds = "1 round" if count == 1 else f"{count} rounds"
-            lines.append(f"{phase}: {rounds}, about {format_minutes(count * self.round_s)}")
+            lines.append(f"{phase}: {rounds}, about {format_time(count * self.round_s)}")
         lines += self.remarks
-        times = (
-            f"about {format_minutes(self.expected_s)}, and at most {format_minutes(self.limit_s)}"
-        )
-        return [*lines, f"in all {times}"]
+        lines.append(f"in all about {format_time(self.expected_s)}")
+        # Many times the expected time, because the limit lets each round take its whole deadline.
+        limit = format_time(self.limit_s)
+        lines.append(f"ended after {limit} at the latest; --deadline limits each round")
+        return lines
 
 
 class Progress:
@@ -111,8 +117,8 @@ class Progress:
         remaining_rounds = len(self._phase_of_round) - self._num_begun
         remaining_of_phase = num_rounds_of_phase - num_before
         self._num_begun += 1
-        time_left = format_minutes(remaining_of_phase * round_s)
+        time_left = format_time(remaining_of_phase * round_s)
         text = f"{phase}: round {num_before + 1} of {num_rounds_of_phase}, about {time_left} left"
         if remaining_rounds > remaining_of_phase:  # further phases follow
-            text += f", {format_minutes(remaining_rounds * round_s)} in all"
+            text += f", {format_time(remaining_rounds * round_s)} in all"
         return text
