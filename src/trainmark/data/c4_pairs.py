@@ -216,7 +216,7 @@ def prepare(raw: Path, data: Path, say: Say, *, case: str, **options: Any) -> No
 
     Args:
         raw: the folder with the source files, called shards.
-        data: the folder to write.
+        data: a missing or empty folder. If it was prepared from the same files, it stays as it is.
         say: called with each line to show.
         case: name of the case, for the manifest.
         options: ``tokenizer``, the folder of the tokenizer, and ``workers``, the maximum number of
@@ -224,7 +224,7 @@ def prepare(raw: Path, data: Path, say: Say, *, case: str, **options: Any) -> No
 
     Raises:
         DataError: there is no shard for one of the splits, a shard or the tokenizer is missing or
-            damaged, or ``data`` has other content.
+            damaged, or ``data`` has any other content.
     """
     files_by_split: dict[str, dict[str, Path]] = {"train": {}, "validation": {}}
     for name, file in find_source_files(raw).items():

@@ -71,7 +71,8 @@ def write_pairs(
 
     Args:
         raw: folder of the sources, or the only source file.
-        data: the folder to write.
+        data: a missing or empty folder. If it was prepared from the same files with the same
+            options, it stays as it is.
         say: called with each line; a ``Reporter`` also receives the progress.
         case: name of the case, for the manifest.
         pairs: maps the name of each pair, its files' name without ending, to its source files by
@@ -87,7 +88,8 @@ def write_pairs(
         options: further entries of the manifest, on which ``data`` depends.
 
     Raises:
-        DataError: a corpus or the tokenizer is missing or damaged, or ``data`` has other content.
+        DataError: a corpus or the tokenizer is missing or damaged, or ``data`` has any other
+            content.
         EnvironmentFault: a file cannot be written, or a worker ended.
     """
     encoder = BlockEncoder(tokenizer, text_key, ends=ends)

@@ -187,7 +187,7 @@ def write_data_folder(
         options: everything else that ``data`` depends on; the manifest contains them.
 
     Raises:
-        DataError: ``data`` has other content, or lies inside ``raw``.
+        DataError: ``data`` is not empty and was made of something else, or lies inside ``raw``.
         EnvironmentFault: a file cannot be read or written, or another prepare is running.
     """
     data = data.resolve()
@@ -239,7 +239,7 @@ def _open_partial_folder(
         options: everything else that ``data`` depends on.
 
     Raises:
-        DataError: ``data`` has other content.
+        DataError: ``data`` is not empty and was made of something else.
     """
     earlier_state = _read_state(folder)  # of an interrupted call; empty: there is none
     # ``fingerprints``: size and sha256 of each source.

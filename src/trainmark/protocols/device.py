@@ -170,7 +170,9 @@ class Vendor(Protocol):
         """Return the driver's version; None if there is no driver or it cannot be found out."""
 
     def open(self, local_rank: int, ranks_here: int) -> Device:
-        """Return the device of one rank. No earlier call may import torch.
+        """Return the device of one rank; the first method that may import torch.
+
+        Those that planning and launching call before must not, because these work without torch.
 
         Args:
             local_rank: number of the rank among those of this machine, from 0.

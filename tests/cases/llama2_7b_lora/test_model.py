@@ -115,6 +115,21 @@ def load_with_peft_alone(model_folder: Path, adapter_folder: Path) -> torch.nn.M
         return peft.PeftModel.from_pretrained(base, adapter_folder, is_trainable=True)
 
 
+@pytest.mark.parametrize("is_loaded", [True, False])
+def test_tied_head_is_the_embedding_table(tmp_path: Path, *, is_loaded: bool) -> None:
+    """A folder whose model has a tied head stores only the table; random weights draw it once."""
+    folder = tmp_path / "model"
+    config = write_folder(folder, tie_word_embeddings=True)
+    causal_lm = make_model(folder if is_loaded else None, config).causal_lm
+    table = causal_lm.model.embed_tokens.weight
+    assert causal_lm.lm_head.weight is table
+    if is_loaded:
+        stored = load_file(folder / SINGLE_FILE)
+        assert "lm_head.weight" not in stored
+        assert table.equal(stored["model.embed_tokens.weight"])
+    assert not any(parameter.is_meta for parameter in causal_lm.parameters())
+
+
 @pytest.mark.parametrize("targets", ["q_proj,v_proj", ALL_TARGETS])
 def test_saved_adapters_give_the_same_loss_and_gradients_in_peft(
     tmp_path: Path, targets: str

@@ -126,9 +126,9 @@ class DistilbertJob:
             self.model,
             optimizer,
             self._compute_loss_sum,
-            # Factor of the learning rate after so many steps: it falls linearly to 0, and stays
-            # there if a run takes more steps than planned.
-            schedule_lr=lambda steps: max(0.0, 1.0 - steps / num_steps),
+            # Factor of the learning rate after so many steps: it falls linearly and would be 0
+            # after ``num_steps``. A run never takes more steps, so it is never negative.
+            schedule_lr=lambda steps: 1.0 - steps / num_steps,
         )
         # These methods of a job, which the protocol ``Job`` requires, are the stepper's.
         self.step = self.stepper.step

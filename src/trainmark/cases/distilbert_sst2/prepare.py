@@ -41,10 +41,11 @@ def prepare(raw: Path, data: Path, say: Say) -> None:
 
     Args:
         raw: folder with SST-2 in one of ``FORMS`` (npz, parquet or TSV), and with ``model/``.
+        data: a missing or empty folder. If it was prepared from the same files, it stays as it is.
         say: called with each line of progress.
 
     Raises:
-        DataError: a source is missing or damaged, or ``data`` has other content.
+        DataError: a source is missing or damaged, or ``data`` has any other content.
         EnvironmentFault: a file cannot be read or written.
     """
     layout = find_layout(raw, FORMS, partial(DataError, rule=RULE, fix=WHERE_DATA))
@@ -81,8 +82,9 @@ def prepare(raw: Path, data: Path, say: Say) -> None:
 def _write_split(kind: str, model: Path, files: Sequence[Path], target: Path) -> dict[str, int]:
     """Write a split as an npz file with the members of the published one; return counts to show.
 
-    A source that is such an npz file is copied. From text, integers are written with smaller types
-    than the published file has.
+    A source that is such an npz file is copied. From text, integers are written as int32 and int8,
+    smaller types than the published file has: they need less memory, and the readers of this case
+    accept integers of any type.
 
     Args:
         kind: form of the source files: ``npz``, ``parquet`` or ``tsv``.

@@ -62,7 +62,10 @@ def _compute_traffic(ranks: Sequence[RankWork]) -> dict[str, Figure]:
         # The names of all figures below: rates, then shares.
         return dict.fromkeys((*_RATES, *RESOURCES, "embedding_bandwidth_share"), absent)
     samples = sum(rank.counts.samples for rank in ranks)
-    device_s = len(ranks) * slowest_s  # all devices together; each waits for the slowest
+    # Rates divide by this time of all devices together: the slowest rank's time counts for each, as
+    # in the throughput. Shares divide by ``total_ns`` instead, because the parts of a rank's steps
+    # were timed within its own windows.
+    device_s = len(ranks) * slowest_s
     # This fact covers the tables of all ranks, so it is the same on every rank.
     embedding_bytes = samples * ranks[0].facts["embedding_bytes_per_sample"]
     # A rank's fact is the bytes that this rank sends for each sample of the global batch.

@@ -265,9 +265,10 @@ class TableExchange:
         for owner, block in enumerate(self._split_by_owner(received)):
             tables = self.tables.get_table_numbers(owner)
             # A cut table has several owners, and the embedding is their sum. For each sample, all
-            # but one of them send zeros, so the sum is exact.
+            # but one of them send zeros, so the sum is exact. The embedding of a whole table has
+            # one owner: to copy it costs less than to add it to zeros.
             if any(placement.is_cut(part) for part in placement.parts[owner]):
-                embeddings[:, tables] = embeddings[:, tables] + block
+                embeddings[:, tables] += block
             else:
                 embeddings[:, tables] = block
         return embeddings

@@ -306,6 +306,8 @@ class DlrmJob:
             "dense_parameters": self.dense_parameters,
             "numerical_features": self.num_numerical,
             "tables": len(cardinalities),
+            # 6 for each weight: 2 in the forward pass, 2 for its gradient and 2 for the gradient of
+            # its input. The first layer's input is data, so it needs no gradient.
             "flops_formula": "6 x (weights of linear layers + vectors^2 x dim) "
             "- 2 x weights of the first layer, per sample, without padding",
             "placement": self.placement.describe(),

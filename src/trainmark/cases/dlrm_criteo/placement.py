@@ -251,16 +251,17 @@ def _predict_rank(
         update_tensors * row_bytes,
     )
     # Freed memory that the allocator keeps in addition to that peak: of the looked-up rows, which
-    # are freed when the forward pass ends, and of tensors that were sent. With these two, estimates
-    # are within 10% of what an allocator reserved. Up to torch 2.13 it keeps received tensors too;
-    # with torch 2.15 it does not, so they are not counted.
+    # are freed when the forward pass ends, and of tensors that were sent. With torch 2.13 it keeps
+    # received tensors too, with 2.15 it does not. They are left out: estimates are then within 10%
+    # of what the allocator reserved with either version.
     cached = recipe.micro_batch_size * row_bytes
     if has_several_ranks:
         cached += recipe.micro_batch_size * row_bytes * number_bytes // FP32_BYTES
     return Prediction(
         weights=FP32_BYTES * dim * rows_held + dense_bytes,
         # DDP keeps the gradients in buckets between steps. A single rank frees them after a step,
-        # so it has none at the end of the forward pass; those of its backward pass are not counted.
+        # so it has none at the end of the forward pass. In its backward pass it has them, but there
+        # they are neglected: 10 MB of 20 GB in the published training.
         gradients=dense_bytes if has_several_ranks else 0,
         optimizer=0,  # plain SGD
         activations=recipe.micro_batch_size * peak_bytes,

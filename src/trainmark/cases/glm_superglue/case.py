@@ -172,8 +172,9 @@ def _make_standard_recipe(world: str, *, grad_accum_steps: int = 1) -> GlmRecipe
         max_epochs=40,
         eval_every_epochs=None,  # but after these numbers of samples
         eval_every_samples=19_200,  # as the published program
-        # The first evaluation, after which the interval counts. The published program has none so
-        # early: it shows a fault of the evaluation within seconds instead of after an hour.
+        # The first evaluation is due after 100 samples, and the interval counts from there. The
+        # published program has no such early evaluation. Here it makes a fault in the evaluation
+        # show within seconds, instead of after an hour of training.
         eval_from_sample=100,
         target_value=0.80,
         checkpoint_activations=True,

@@ -44,10 +44,11 @@ def prepare(raw: Path, data: Path, say: Say) -> None:
     Args:
         raw: a folder with ReCoRD's jsonl files and a vocabulary in ``model/``, or with the
             published HDF5 files; optionally with a checkpoint in it or in a subfolder.
+        data: a missing or empty folder. If it was prepared from the same files, it stays as it is.
         say: called with each line of progress.
 
     Raises:
-        DataError: a source is missing or damaged, or ``data`` has other content.
+        DataError: a source is missing or damaged, or ``data`` has any other content.
         EnvironmentFault: a file cannot be read or written.
     """
     layout = find_layout(raw, (JSONL, HDF5), FAULT)

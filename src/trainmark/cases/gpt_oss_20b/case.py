@@ -224,7 +224,7 @@ def _make_standard_recipe(world: str) -> GptOssRecipe:
         eval_every_epochs=None,
         eval_every_samples=12_288,  # README.md:101-113
         target_value=3.34,  # README.md:101-113
-        # One shuffle of all samples of the training.
+        # The number of samples in one shuffle: all samples of the training.
         shuffled_together=max_steps * global_batch_size,
         timeout_s=3 * 86_400.0,
     )

@@ -68,8 +68,8 @@ def predict(recipe: GptOssRecipe, world_size: int) -> Prediction:
         weight_copies = weights_of_block * HALF_BYTES // FP32_BYTES // recipe.expert_parallel
     block = _predict_block(recipe, weight_copies)
     peak = _find_peak(recipe, block, local_weights=local_weights, is_sharded=num_shards > 1)
-    # FSDP2 gathers weights in two streams of its own, and other streams never use memory that is
-    # freed in them.
+    # FSDP2 gathers weights in streams of its own, and other streams never use memory that is freed
+    # in them. The factor 2 is empirical: it brings estimates near to what an allocator reserved.
     cached = 2 * gathered
     if num_shards > 1:
         # To reduce the gradients of both tables, FSDP2 copies them into one buffer. It exists only
@@ -79,8 +79,9 @@ def predict(recipe: GptOssRecipe, world_size: int) -> Prediction:
         # Fragmentation by recomputed blocks; the share is empirical.
         cached += (block.computed + block.temporary) // 2
     # Freed logits leave unusable memory. The project's own kernels never hold all logits at once.
-    # With FSDP2 it is not counted: without it, the estimate of Llama 3.1 with FSDP2 agrees with
-    # what an allocator reserved on a simulated card.
+    # With FSDP2 it is left out, as in the estimate of Llama 3.1, which then agrees with what an
+    # allocator reserved on a simulated card. For this model, FSDP2 with the library's kernels was
+    # not measured.
     if recipe.kernels == "library" and num_shards == 1:
         cached += estimate_cached_scores(
             recipe.micro_batch_size * recipe.seq_length * recipe.vocab_size

@@ -114,7 +114,9 @@ def predict_peak_bytes(config: ModelConfig, recipe: LlamaRecipe, world_size: int
     cached_bytes = 0  # freed memory that the allocator keeps
     if recipe.fsdp and world_size > 1:
         num_trained_here = -(-num_trained // world_size)  # of a rank's shard, rounded up
-        # Weights that FSDP2 gathers at a time: a table and the matrices of a block are counted.
+        # Weights that FSDP2 gathers at a time, at least: a table and the matrices of a block. The
+        # head, if it is not the table, and the next block, which FSDP2 gathers in advance, are
+        # left out.
         num_gathered = config.vocab_size * config.hidden_size
         for outputs, inputs in compute_linear_shapes(config).values():
             num_gathered += outputs * inputs
@@ -130,7 +132,7 @@ def predict_peak_bytes(config: ModelConfig, recipe: LlamaRecipe, world_size: int
         # of one block.
         cached_bytes += batch_tokens * block_bytes
         # The kept input is the residual stream. It has the type of the frozen weights, because it
-        # begins as rows of their table. (The norms save a copy in float32 instead.)
+        # begins as rows of their table.
         saved_bytes = block_bytes + (config.num_layers - 1) * config.hidden_size * weight_bytes
     if recipe.kernels == "library":  # three tensors: scores, their softmax and its gradient
         saved_bytes += 3 * FP32_BYTES * config.vocab_size
@@ -150,7 +152,7 @@ def _predict_block_bytes(config: ModelConfig, recipe: LlamaRecipe) -> int:
     """
     # Bytes of a number in a matmul's result.
     number_bytes = HALF_BYTES if recipe.precision in ("bf16", "fp16") else FP32_BYTES
-    # Two norms. Each saves its input in float32 and one number per token.
+    # Two norms. Each converts its input to float32 and saves that, and one number per token.
     norms = 2 * (config.hidden_size + 1) * FP32_BYTES
     query_and_result = 2 * config.hidden_size * number_bytes
     key_and_value = 2 * config.kv_size * number_bytes

@@ -192,7 +192,7 @@ def _draw_weights(
     The device's default generator is used, because not every device has others.
     """
     torch.manual_seed(seed)
-    for name, meta_weight in _list_weights(causal_lm, config):
+    for name, meta_weight in _list_weights(causal_lm):
         value = torch.ones(meta_weight.shape, dtype=torch.float32, device=torch_device)
         if value.dim() > 1:
             # In 16 bits, random numbers would differ between versions of torch.
@@ -212,7 +212,7 @@ def _load_weights(
         causal_lm: the model, whose weights have no memory yet.
     """
     stored = check_weights(folder, config)
-    for name, meta_weight in _list_weights(causal_lm, config):
+    for name, meta_weight in _list_weights(causal_lm):
         value = torch.empty(meta_weight.shape, dtype=meta_weight.dtype, device=torch_device)
         copy_stored(stored[name], value)
         _set_weight(causal_lm, name, value)
@@ -244,15 +244,13 @@ def copy_stored(stored: StoredTensor, out: Tensor) -> None:
         raise make_model_error("a number is not finite", where=location, rule=rule)
 
 
-def _list_weights(causal_lm: LlamaForCausalLM, config: ModelConfig) -> list[tuple[str, Tensor]]:
+def _list_weights(causal_lm: LlamaForCausalLM) -> list[tuple[str, Tensor]]:
     """Return name and tensor of each weight; a tied embedding table occurs once.
 
     The tensors are on torch's meta device: they have shape and type, but no memory.
     """
-    weights = list(causal_lm.named_parameters(remove_duplicate=False))
-    if config.tie_embeddings:  # the head is the table under another name
-        weights = [(name, value) for name, value in weights if name != "lm_head.weight"]
-    return weights
+    # If they are tied, the head's weight is the table itself: torch lists it once, as the table.
+    return list(causal_lm.named_parameters())
 
 
 def _exclude_frozen_from_broadcast(model: LlamaLora) -> None:

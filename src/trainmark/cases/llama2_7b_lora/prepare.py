@@ -44,11 +44,11 @@ def prepare(raw: Path, data: Path, say: Say) -> None:
 
     Args:
         raw: the folder of downloads; it is not changed.
-        data: the data folder that is written.
+        data: a missing or empty folder. If it was prepared from the same files, it stays as it is.
         say: called with each line of progress.
 
     Raises:
-        DataError: a source is missing or damaged, or ``data`` has other content.
+        DataError: a source is missing or damaged, or ``data`` has any other content.
         EnvironmentFault: a file cannot be read or written.
     """
     # The files of the dialogues, in the first of ``FORMS`` (kinds of file) that ``raw`` has.

@@ -153,17 +153,20 @@ def _make_standard_recipe(world: str) -> Llama31Recipe:
     Comments name file and line of MLCommons' reference.
 
     Args:
-        world: number of nodes and of ranks on each, as in ``1x8``.
+        world: number of nodes and of ranks on each, as in ``1x8``; the micro-batches of all ranks
+            must divide the global batch.
     """
     nodes, ranks_per_node = (int(number) for number in world.split("x"))
     global_batch_size = 32  # config_H200_1x8x1_8b.sh:67
     micro_batch_size = 2  # config_H200_1x8x1_8b.sh:69
+    samples_at_once = micro_batch_size * nodes * ranks_per_node  # on all ranks
+    assert global_batch_size % samples_at_once == 0
     max_steps = 1_200_000
     return Llama31Recipe(
         world=world,
         precision="bf16",
         micro_batch_size=micro_batch_size,
-        grad_accum_steps=global_batch_size // (micro_batch_size * nodes * ranks_per_node),
+        grad_accum_steps=global_batch_size // samples_at_once,
         learning_rate=5e-4,  # config_H200_1x8x1_8b.sh:70
         weight_decay=0.1,  # NeMo, optim/adam.py
         kernels="own",
@@ -173,7 +176,8 @@ def _make_standard_recipe(world: str) -> Llama31Recipe:
         eval_every_epochs=None,
         eval_every_samples=12_288,  # config_H200_1x8x1_8b.sh:76
         target_value=3.3,  # logarithm of the perplexity; README.md
-        # One shuffle of all samples of the training: pretrain_llama31.py:436.
+        # The number of samples in one shuffle: all samples of the training, as
+        # pretrain_llama31.py:436 has it.
         shuffled_together=max_steps * global_batch_size,
         timeout_s=3 * 86_400.0,
     )

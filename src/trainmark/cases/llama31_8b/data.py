@@ -78,9 +78,9 @@ def predict(recipe: Llama31Recipe, world_size: int) -> Prediction:
         block_gradient=block_weights * FP32_BYTES // num_shards,
         whole_head_gradient=table * FP32_BYTES // tensor_parallel if is_sharded else 0,
     )
-    # Bytes that the allocator keeps after they are freed. FSDP2 gathers weights in one CUDA stream
-    # and reduces gradients in another. Each stream keeps freed memory of the size of the gathered
-    # weights, which no other stream can use.
+    # Bytes that the allocator keeps after they are freed. FSDP2 gathers weights in streams of its
+    # own, and no other stream can use the memory that is freed there. The factor 2 is empirical: it
+    # brings estimates near to what an allocator reserved.
     cached = 2 * gathered_weights * FP32_BYTES
     # The library's kernels have all scores (logits) in memory at once. When the scores are freed,
     # they leave memory that is too small for those of the next step. With FSDP2 it is not counted:

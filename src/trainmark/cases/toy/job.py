@@ -32,6 +32,8 @@ class ToyJob:
     def __init__(self, context: JobContext, data: dict[str, Clouds]) -> None:
         self.context = context
         self.data = data
+        # The weights are random. Each rank has called ``torch.manual_seed`` with the recipe's seed
+        # before it builds its job, so they are the same on all ranks and in each run.
         self.model = nn.Sequential(
             nn.Linear(FEATURES, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, CLASSES)
         )

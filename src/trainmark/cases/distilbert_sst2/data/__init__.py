@@ -54,6 +54,8 @@ def predict(config: ModelConfig, recipe: DistilbertRecipe, world_size: int) -> P
         hidden_size=config.dim,
         num_heads=config.n_heads,
         ffn_width=config.hidden_dim,
+        # Required, but it changes nothing here: rows of the table matter only for a head that uses
+        # the table, or with FSDP2.
         vocab_size=config.vocab_size,
         tokens=recipe.micro_batch_size * recipe.seq_length,
         scores=0,  # logits of the head: two for each row are too few to count

@@ -42,6 +42,8 @@ def prepare(raw: Path, data: Path, say: Say, *, workers: int | None = None, **op
 
     Args:
         raw: folder with day_0, day_1, … or train.txt, plain or gzip; or a single log.
+        data: a missing or empty folder. If it was prepared from the same files with the same
+            options, it stays as it is.
         say: called with each line of progress.
         workers: number of threads; None: one for each usable core.
         options: the rules that the case declares; the defaults are those of the published runs:
@@ -53,7 +55,8 @@ def prepare(raw: Path, data: Path, say: Say, *, workers: int | None = None, **op
             - seed (0): of the order of the training rows.
 
     Raises:
-        DataError: the logs are missing or damaged, or ``data`` has other content.
+        DataError: the logs are missing or damaged, or ``data`` has any other
+            content.
         EnvironmentFault: duckdb is not installed, or memory, disk space or a permission is missing.
     """
     threads = len(os.sched_getaffinity(0)) if workers is None else workers

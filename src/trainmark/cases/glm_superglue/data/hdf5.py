@@ -257,7 +257,7 @@ class SparseExamples(Examples):
             where: file and matrix, for the error.
         """
         if name == "position":
-            last_row = self.seq_length
+            last_row = self.seq_length  # a position table has ``seq_length + 1`` rows
             rule = "position ids must be at least 0 and at most the recipe's seq_length "
             rule += f"({self.seq_length})"
         else:

@@ -145,6 +145,7 @@ def _read_data(folder: Path, recipe: LlamaRecipe) -> _Reading:
             tokenizer.encode_documents(list(texts)),
             seq_length=recipe.seq_length,
             pad_id=tokenizer.end_id,  # any id of the model would do: padding has no label
+            # Never in the validation split, whose loss counts every token once.
             drop_short=split == "train" and recipe.short_row == "drop",
         )
     if not len(packed["train"]):
