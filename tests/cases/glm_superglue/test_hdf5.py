@@ -245,6 +245,16 @@ def test_a_plain_data_set_with_other_dimensions_is_refused(folder, name, shape, 
     assert caught.value.where == f"{file}, {name}"
 
 
+def test_error_of_a_missing_matrix_names_it_and_the_cause(folder):
+    file = next(folder.rglob(FILES["validation"]))
+    with h5py.File(file, "r+") as opened:
+        del opened["target"]
+    with pytest.raises(DataError, match="object 'target' doesn't exist") as caught:
+        data.check(folder, RECIPE)
+    assert caught.value.what.startswith("the matrix cannot be read by rows: ")
+    assert caught.value.where == f"{file}, target"
+
+
 def test_files_with_other_numbers_of_sequences_are_refused(folder):
     file = next(folder.rglob(FILES["train"]))
     with h5py.File(file, "r+") as opened:

@@ -3,6 +3,8 @@
 import csv
 import dataclasses
 import json
+import re
+import shutil
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -18,7 +20,7 @@ from trainmark.cases.llama2_7b_lora.data.dialogues import (
 from trainmark.cases.llama2_7b_lora.mmlu.questions import LETTERS
 from trainmark.cases.llama2_7b_lora.model_files import open_tokenizer
 from trainmark.data.splits import find_layout
-from trainmark.errors import DataError
+from trainmark.errors import DataError, UsageError
 
 ROWS = [
     {"id": "1", "dialogue": "Ann: hi\r\nBo: hé,\u2028\x85\x0c ciao", "summary": "They greet."},
@@ -221,3 +223,33 @@ def test_check_summarizes_the_content_and_load_returns_it(generated, tmp_path):
     assert off.content_id != facts.content_id
     assert (off.eval_samples, off.best_quality) == (len(loaded.validation), 1.0)
     assert not off.quality_comparable
+
+
+def test_dialogues_that_fill_no_row_are_refused_with_a_smaller_length_as_fix(generated, tmp_path):
+    folder = tmp_path / "data"
+    shutil.copytree(generated, folder)
+    write_split(folder, "jsonl")  # two short dialogues
+    recipe = dataclasses.replace(TINY, seq_length=2048, short_row="drop")
+    with pytest.raises(DataError, match="do not fill one row") as caught:
+        data.check(folder, recipe)
+    assert "set a smaller seq_length" in caught.value.fix
+
+
+def test_fix_of_a_too_long_first_line_names_the_smallest_length_that_works(generated):
+    # No first line of a legacy prompt has as few tokens as 4.
+    legacy = dataclasses.replace(TINY, seq_length=4, mmlu_mode="legacy")
+    with pytest.raises(DataError, match="the first line of") as caught:
+        data.check(generated, legacy)
+    smallest = int(re.search(r"set seq_length to at least (\d+)", caught.value.fix)[1])
+    data.check(generated, dataclasses.replace(legacy, seq_length=smallest))
+    with pytest.raises(DataError, match="the first line of"):
+        data.check(generated, dataclasses.replace(legacy, seq_length=smallest - 1))
+
+
+@pytest.mark.parametrize("change", [{"mmlu_mode": "off"}, {"init": "random"}])
+def test_fix_of_a_target_that_cannot_be_reached_names_recipe_fields(change):
+    recipe = dataclasses.replace(CASE.recipes["standard-1x1"], **change)
+    with pytest.raises(UsageError, match="cannot be reached with") as caught:
+        recipe.check(world_size=1)
+    assert caught.value.fix == "add target_value=none and eval_every_epochs=none"
+    dataclasses.replace(recipe, target_value=None, eval_every_epochs=None).check(world_size=1)

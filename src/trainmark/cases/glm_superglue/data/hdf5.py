@@ -366,8 +366,8 @@ class _Matrix:
                 self.data = stored
                 is_valid = len(self.shape) in {1, 2}  # a list or a matrix
         except (KeyError, ValueError) as error:  # absent, or ``indptr`` does not contain numbers
-            where = f"{file.filename} ({error}), {name}"
-            raise _make_fault("the matrix cannot be read by rows", where=where) from None
+            what = f"the matrix cannot be read by rows: {error.args[0]}"
+            raise _make_fault(what, where=self.place) from None
         if not is_valid:
             raise _make_fault("the matrix cannot be read by rows", where=self.place)
         if self.is_sparse:
