@@ -188,6 +188,8 @@ def test_sharding_and_recomputation_need_less_memory(
         )
         assert less.optimizer == -(-single_rank_estimate.optimizer // 4)
         assert less.weights > -(-single_rank_estimate.weights // 4)
+        # Activations are not sharded, and neither are autocast's copies of weights among them.
+        assert less.activations == single_rank_estimate.activations
 
 
 class Silent:

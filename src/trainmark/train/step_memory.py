@@ -202,23 +202,24 @@ def _estimate_forward_bytes(
     """
     tensor_parallel = sizes.tensor_parallel
     stream_bytes = sizes.tokens * sizes.hidden_size * FP32_BYTES  # the residual stream
+    # A tensor of the width of the feed-forward layers.
+    ffn_bytes = sizes.tokens * sizes.ffn_width * number_bytes // tensor_parallel
     if sizes.checkpoint_activations:
         saved_bytes = sizes.num_layers * stream_bytes  # each block saves only its input
         # The backward pass recomputes the last block, then needs a gradient of its feed-forward
         # layers.
-        ffn_bytes = sizes.tokens * sizes.ffn_width * number_bytes // tensor_parallel
         temporary_bytes = block_bytes + ffn_bytes
     else:
         saved_bytes = sizes.num_layers * block_bytes
         # Gradients of the feed-forward layers and of the block's result.
-        ffn_bytes = sizes.tokens * (sizes.ffn_width * number_bytes // tensor_parallel)
         temporary_bytes = ffn_bytes + stream_bytes
     # Copies of the weights in half precision, which autocast keeps until the forward pass ends; a
-    # compiled model keeps none.
+    # compiled model keeps none. With FSDP2 too, every rank keeps copies of whole weights, because
+    # they are made of the gathered ones.
     copied_bytes = 0
     if number_bytes == HALF_BYTES and not recipe.compile:
         num_weights = sizes.num_layers * sizes.block_matmul_weights
-        copied_bytes = num_weights * HALF_BYTES // (tensor_parallel * sizes.shards)
+        copied_bytes = num_weights * HALF_BYTES // tensor_parallel
     temporary_bytes = max(temporary_bytes, copied_bytes)
     if sizes.scores:  # the number of logits of the head; 0: there is no head
         if recipe.compile:
@@ -416,6 +417,7 @@ def refuse_too_little_memory(
         f"a rank needs about {_format_bytes(needed_bytes)}, but has "
         f"{_format_bytes(memory.rank_bytes)}",
         where="memory",
+        # The error prints this after the memory that is needed: what it consists of.
         rule=", ".join(shown_parts),
         fix=fix,
     )
