@@ -72,6 +72,22 @@ def test_digest_of_a_step_has_gradients_in_the_order_of_the_backward_pass() -> N
     assert "blocks.0.up.weight exp_avg" in remaining_parts.weights
 
 
+def test_optimizer_states_of_all_unnamed_parameters_are_digested() -> None:
+    job = tiny_gpt.new_job(rank=0, world_size=1)
+    (batch, *_) = iterate_batches(job, SyncDevice(FakeClock()), 0, depth=0)
+    job.step(iter([batch]))  # makes the optimizer's state
+    named = StepDigests(job.trained_parameters(), job.stepper)
+    unnamed = StepDigests({}, job.stepper)  # the optimizer has parameters, but none has a name
+    for digests in (named, unnamed):
+        digests.start()
+
+    (named_state,) = named.finish([])
+    (unnamed_state,) = unnamed.finish([])
+
+    num_weights = len(job.trained_parameters())
+    assert len(unnamed_state.weights) == len(named_state.weights) - num_weights
+
+
 def locate_difference(
     outcomes: Sequence[list[WindowOutcome]], window: int
 ) -> list[ReplayDifference]:

@@ -137,16 +137,16 @@ class StepDigests:
                 self._watch(name, parameter)
 
     def _watch(self, name: str, parameter: Tensor) -> None:
-        """Digest each gradient of ``parameter`` as soon as a backward pass has computed it."""
+        """Digest the gradient of ``parameter`` after each backward pass that has added to it."""
 
         @torch.no_grad()
         def note_gradient(leaf: Tensor) -> None:
-            """Digest the gradient of a micro-batch; torch calls this for the watched parameter."""
+            """Digest ``leaf.grad``; torch calls this when a micro-batch has been added to it."""
             assert leaf.grad is not None, "the hook follows the accumulation of a gradient"
             digest = digest_tensor(leaf.grad)
             digests_of_step = self._gradient_digests[-1]
             if name in digests_of_step:
-                # Combine the digests of several micro-batches so that their order counts.
+                # Combine the digests after several micro-batches so that their order counts.
                 digest = 31 * digests_of_step[name] + digest
             digests_of_step[name] = digest
 
@@ -190,8 +190,11 @@ class StepDigests:
             return {}
         names = {id(parameter): name for name, parameter in self._parameters.items()}
         digests = {}
-        for parameter, parameter_state in self._stepper.optimizer.state.items():
-            name = names.get(id(parameter), "?")  # ?: a parameter that is not in ``parameters``
+        for number, (parameter, parameter_state) in enumerate(
+            self._stepper.optimizer.state.items()
+        ):
+            # The optimizer may also update a parameter that is not among ``self._parameters``.
+            name = names.get(id(parameter), f"parameter {number}")
             for tensor_name, value in parameter_state.items():  # ``exp_avg`` for example
                 # A rank may have an empty shard, which has no digest.
                 if isinstance(value, torch.Tensor) and get_local_shard(value).numel():
