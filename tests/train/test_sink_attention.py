@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
+from torch.nn.functional import scaled_dot_product_attention
 from transformers.models.gpt_oss.modeling_gpt_oss import eager_attention_forward
 
+from trainmark.train import sink_attention
 from trainmark.train.sink_attention import compute_sink_attention
 
 
@@ -37,3 +41,24 @@ def test_results_and_gradients_equal_those_of_transformers(length: int, window: 
     library_gradients = torch.autograd.grad((expected * weights).sum(), inputs)
     our_gradients = torch.autograd.grad((result.transpose(1, 2) * weights).sum(), inputs)
     torch.testing.assert_close(our_gradients, library_gradients)
+
+
+@pytest.mark.parametrize("head_width", [8, 12])
+@pytest.mark.parametrize("window", [None, 4])
+def test_kernels_of_accelerators_get_a_width_that_is_a_multiple_of_8(
+    monkeypatch: pytest.MonkeyPatch, head_width: int, window: int | None
+) -> None:
+    # The meta device stands for an accelerator: any device but the CPU does.
+    kernel_widths = []
+
+    def attend(query: torch.Tensor, *args: Any, **options: Any) -> torch.Tensor:
+        kernel_widths.append(query.size(-1))
+        return scaled_dot_product_attention(query, *args, **options)
+
+    monkeypatch.setattr(sink_attention, "scaled_dot_product_attention", attend)
+    query, key, value = torch.empty(3, 2, 4, 12, head_width, device="meta")
+    result = compute_sink_attention(
+        query, key, value, torch.empty(4, device="meta"), scaling=0.3, window=window
+    )
+    assert result.shape == query.shape
+    assert kernel_widths == [16]  # the first multiple of 8 with room for the sink's dimension

@@ -98,9 +98,11 @@ def compute_sink_attention(
     """
     width = query.size(-1)
     length = query.size(2)
-    # A head gets one more dimension, for the sink. Accelerators' kernels need a width that is a
-    # multiple of ``_WIDTH_MULTIPLE``, so there the head also gets dimensions of zeros.
-    num_added_dims = 1 if query.device.type == "cpu" else _WIDTH_MULTIPLE
+    num_added_dims = 1  # for the sink
+    if query.device.type != "cpu":
+        # Accelerators' kernels need a width that is a multiple of ``_WIDTH_MULTIPLE``, so the head
+        # also gets dimensions of zeros up to the next multiple.
+        num_added_dims = _WIDTH_MULTIPLE - width % _WIDTH_MULTIPLE
     # The query's coordinate in the additional dimension. Attention multiplies it by the sink's key,
     # which is 1 there, and by the scaling: the result is the sink's score.
     sink_scores = (sinks / scaling).to(query.dtype)[:, None, None].expand(*query.shape[:-1], 1)
