@@ -48,6 +48,7 @@ class Outer(Frozen):
     kind: Literal["a", "b"] = "a"
     is_on: bool = True
     inner: Inner = Inner()
+    inner_by_name: dict[str, Inner] = Field(default_factory=dict)
     places: tuple[Path, ...] = ()
     started: datetime = datetime(2026, 1, 1, tzinfo=timezone.utc)
     host: Annotated[str, require_form(r"[a-z]+(:\d+)?", "HOST[:PORT]")] = "a"
@@ -118,6 +119,16 @@ def test_misspelt_key_is_named_with_the_valid_keys() -> None:
     fault = make_usage_error(raised.value, Outer, "file: ")
     assert (fault.what, fault.where) == ("unknown key 'inner.cuont'", "file: inner.cuont")
     assert fault.fix == "did you mean inner.count? Known: inner.count"
+
+
+def test_misspelt_key_of_an_entry_is_named_with_the_valid_keys() -> None:
+    # ``inner_by_name`` of the model ``Outer`` has tables by name; their only key is ``count``.
+    with pytest.raises(ValidationError) as raised:
+        Outer.model_validate({"name": "a", "inner_by_name": {"first": {"cuont": 2}}})
+    fault = make_usage_error(raised.value, Outer, "file: ")
+    assert fault.what == "unknown key 'inner_by_name.first.cuont'"
+    valid_key = "inner_by_name.first.count"
+    assert fault.fix == f"did you mean {valid_key}? Known: {valid_key}"
 
 
 def test_other_errors_keep_their_first_line() -> None:

@@ -178,19 +178,18 @@ def make_usage_error(error: ValidationError, model: type[BaseModel], where: str)
 def _list_sibling_keys(model: type[BaseModel], path: list[str]) -> list[str]:
     """Return the keys that are valid in place of the last key of a path, each as a whole path.
 
-    If an outer key names no known table, the keys that are valid in its place are returned, by
-    their names alone.
-
     Args:
-        path: keys from the outermost table to the key; the tables are fields of ``model``.
+        path: keys from the outermost table to the key. Tables are fields of ``model``, or entries
+            of a field that is a mapping or list of tables.
     """
     outer_keys = path[:-1]
     for key in outer_keys:
         field = model.model_fields.get(key)
-        # The table's type, alone or in a union such as `StepWork | None`.
+        # The table's type: alone, in a union such as ``StepWork | None``, or that of the entries in
+        # ``list[Source]`` and ``dict[str, Feature]``.
         types = (field.annotation, *get_args(field.annotation)) if field else ()
         table_types = [x for x in types if isinstance(x, type) and issubclass(x, BaseModel)]
-        if not table_types:
-            return list(model.model_fields)
-        model = table_types[0]
+        if table_types:
+            model = table_types[0]
+        # Otherwise ``key`` is the name or number of an entry; ``model`` is the type of entries.
     return [".".join([*outer_keys, name]) for name in model.model_fields]
