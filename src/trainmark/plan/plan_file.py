@@ -46,6 +46,7 @@ def _format_name(words: str) -> str:
     printable = "".join(c if c.isprintable() else " " for c in words)
     parts = re.split(r"[\s/:\\]+", printable)
     # A dot at the start would hide the folder, and a dash would make it look like an option.
+    # Underscores at the start are removed too.
     name = "-".join(parts).lstrip("._-")
     return name if name else "plan"  # a folder needs some name
 
@@ -60,7 +61,7 @@ def _check_folder_name(name: str) -> str:
     if not _is_folder_name(name):
         raise ValueError(
             f"the name must be a valid folder name with at most {_MAX_NAME_CHARACTERS} characters, "
-            "without / and without a leading dot"
+            "without / and without a leading dot, dash or underscore"
         )
     return name
 
@@ -238,7 +239,7 @@ def _check_run(run: dict[str, Any], where: str) -> None:
             where=f"{where}: name",
             rule=(
                 f"a name must have at most {_MAX_NAME_CHARACTERS} characters, no / and no "
-                "leading dot"
+                "leading dot, dash or underscore"
             ),
         )
     # `seed`, for example, may be a key of the run or one of its settings.
