@@ -137,7 +137,8 @@ class Recipe:
     def check(self, world_size: int) -> None:
         """Refuse fields that contradict each other or do not fit ``world_size`` ranks.
 
-        A case overrides it to add its own rules.
+        Nothing is refused here: the fields that all cases share have no such rules. A case with
+        rules of its own overrides this method.
 
         Raises:
             UsageError: naming the field, its rule and fix.

@@ -83,8 +83,8 @@ def apply_overrides(recipe: Recipe, overrides: Mapping[str, str]) -> Recipe:
             refuses together.
     """
     values = _read_overrides(recipe, overrides)
-    # Any, because ``@cache`` needs an argument with a hash: mypy finds that instances of this
-    # dataclass have none, and takes their class to have none either.
+    # Any, for mypy. ``_build_adapter`` has ``@cache``, so its argument needs a hash. The instances
+    # of this dataclass have none, and mypy takes the class itself to have none either.
     recipe_type: Any = type(recipe)
     try:
         changed_recipe: Recipe = _build_adapter(recipe_type).validate_python(
@@ -218,11 +218,13 @@ def compare_with_standard(resolved: Recipe, *, named: Recipe, standard: Recipe) 
         # A free field leaves the work the same, and the user cannot change a fixed one.
         if rule in ("free", "fixed") or value == getattr(standard, item.name):
             continue
+        # A field with the rule ``scope`` says how much is trained and evaluated. What the chosen
+        # recipe itself sets there is no change.
+        if rule == "scope" and value == getattr(named, item.name):
+            continue
         if rule == "closed":  # the closed rules allow a change of this field
             changes.allowed[item.name] = value
-        # The remaining rule is ``scope``: how much is trained and evaluated. What the chosen recipe
-        # sets of it is no change.
-        elif rule == "open" or value != getattr(named, item.name):
+        else:  # ``open``, or ``scope`` with a value of the user's
             changes.other_work[item.name] = value
     return changes
 

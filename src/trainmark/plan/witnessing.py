@@ -354,7 +354,7 @@ def _describe_data(witness: Witness) -> PlannedData:
     """Return the plan's entry for data, of which nothing is known: the program reads it itself."""
     return PlannedData(
         folder=witness.folder,
-        origin="real",
+        origin="real",  # the other value is for data that a case of Trainmark generates
         layout=WITNESSED,
         content_id=_compute_digest(witness),  # launches of the same work are comparable
         train_samples=0,

@@ -60,8 +60,9 @@ class ParameterCheck:
         self._first_sums = self.digest.compute_sums()  # ``end`` compares with them
         self._sums = self._first_sums
         self._sample = self.digest.sample()
-        # The steps before these sums that should have changed parameters. A check may start after
-        # some: in a user's own program, a new one starts when the program adds an optimizer.
+        # The steps before these sums that should have changed parameters. There may be some: in a
+        # user's own program, which is measured with ``--witness``, ``witness.weights`` starts a new
+        # check whenever an optimizer steps for the first time.
         self._updates_at_sums = self.updates()
 
     def check_window(self, *, first_step: int, steps: int, exact: bool = False) -> None:
@@ -162,6 +163,9 @@ class ParameterCheck:
         if self.digest.sample() != self._sample:
             raise UntimedWorkError("parameters_changed_after_training")
         sums = self.digest.compute_sums()
+        # By name, whether any gradient in the first steps was not zero. A parameter whose gradient
+        # was always None is not in it, and gets no sum: an embedding table, for example, that is
+        # updated within the backward pass, and of which each rank may have another part.
         has_gradient = self.gradients.read_flags()
         return {
             "changed": {name: sums[name] != first for name, first in self._first_sums.items()},

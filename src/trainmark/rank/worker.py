@@ -438,12 +438,12 @@ def _report_results(
         if current_flags[name] != value
     ]
     precision_changes += first_step_watch.list_changes(reporter.torch_flags, precision)
-    # The calls of the job and those of the checks are timed apart, in the order they must have.
+    # The calls of the job are timed apart from the check of the parameters, which comes after them
+    # to detect changes by any of them.
     with reporter.emit_span("finish"):
         facts = dict(job.facts())
+        updates = job.updates()  # number of steps that should have changed parameters
     with reporter.emit_span("check"):
-        updates = job.updates()
-        # After all calls of the job, to detect changes by any of them.
         reporter.events.emit("parameters", updates=updates, **parameters.end())
     with reporter.emit_span("finish"):
         memory = device.memory()

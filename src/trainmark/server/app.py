@@ -122,9 +122,9 @@ async def _send_file(request: Request) -> Response:
     try:
         file = (site / f"{path}.gz").resolve()
         if file.is_relative_to(site):  # not an address with ".."
-            # Read even if only its tag is needed in the end: if the next update removes the file
-            # between the two calls, there is no such file. The operating system usually has it in
-            # memory: no thread is needed.
+            # Both here, although a client that has the file already gets only its status: an update
+            # may remove the file after the first call, and the second one then fails within this
+            # ``try``. The operating system usually has the file in memory: no thread is needed.
             file_status, data = file.stat(), file.read_bytes()
     except (OSError, ValueError):  # ValueError: not a possible name of a file
         file_status = None

@@ -86,8 +86,9 @@ def materialize_weights(model: CausalModel, device: torch.device, *, seed: int, 
 
     Norms are 1, biases 0, and all else has a normal distribution, which is narrower by the root of
     2 x layers for matrices that write into the residual stream. Each rank draws every parameter
-    whole on the host and keeps its part, so that the weights do not depend on the number of ranks.
-    It does so one parameter at a time, so that no rank ever holds a whole model.
+    whole on the host, so that the weights do not depend on the number of ranks. It copies what the
+    model has of it on this rank, a shard or all, before it draws the next one: beside the model, a
+    rank never holds more than one whole parameter.
 
     Args:
         seed: of the random numbers, the same on every rank.

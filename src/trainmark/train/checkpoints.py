@@ -46,8 +46,9 @@ def read_state(file: Path, make_error: Fault) -> dict[str, Tensor]:
     module without torch.
 
     Args:
-        make_error: makes a ``DataError`` with the fix for a checkpoint of the case, and with the
-            case's rule unless the call gives another one.
+        make_error: makes a ``DataError`` with the fix of the case and its rule: which files its
+            checkpoint must have. If the file has values other than tensors, the error names
+            the rule for these instead.
 
     Raises:
         DataError: the file is missing or damaged, or has values other than tensors.
@@ -123,12 +124,13 @@ def list_stored_weights(file: Path, make_error: Fault) -> list[StoredTensor]:
 
 
 class Checkpoints:
-    """The checkpoints of one launch. Only next-token jobs have any.
+    """The checkpoints of one launch; a job that is no ``NextTokenJob`` never has any.
 
     Torch is imported inside the methods: the launcher imports this module and does without torch.
 
     Args:
-        job: has the model, and the stepper with the optimizer and the loss scaler.
+        job: a ``NextTokenJob`` has the model, and the stepper with the optimizer and the loss
+            scaler. The worker also gives jobs of other cases, of which nothing is used here.
         folder: folder of the launch's checkpoints; the last complete one is kept.
         open_span: makes a context whose time is reported as the span of that name.
 
@@ -252,9 +254,10 @@ class Checkpoints:
                 # The previous checkpoint stays until the new one is complete. There is none, and no
                 # folder to remove, at the first checkpoint of a launch, whose folder is new.
                 for folder in self._folder.glob("step-*"):
-                    if folder != previous_folder:
+                    # Another rank may have made the new folder already.
+                    if folder not in (previous_folder, new_folder):
                         shutil.rmtree(folder)
-                new_folder.mkdir(parents=True, exist_ok=True)  # other ranks may have made it
+                new_folder.mkdir(parents=True, exist_ok=True)
                 # This file may be written before the tensors: it does not mark the checkpoint as
                 # complete. Torch's own file, written last, does.
                 (new_folder / PROGRESS_FILE).write_text(json.dumps(asdict(progress)))

@@ -187,7 +187,8 @@ class EvaluationSum:
         no_keys = np.empty(0, np.uint64)  # for a rank that scored no rows
         # The last batch may go beyond ``MAX_KEYS``: the harness gets no more keys than that.
         keys = np.concatenate([*self._keys, no_keys])[:MAX_KEYS]
-        if not self._is_mean:  # without a total: the harness then recomputes no mean
+        if not self._is_mean:  # no batch had a total, so this rank adds nothing to a mean
+            # ``of`` even so: other ranks may have scored batches, and all must name the same.
             return RankScores(self.rows, keys, of=of)
         return RankScores(self.rows, keys, self.total, self.weight, of)
 

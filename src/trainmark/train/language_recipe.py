@@ -113,9 +113,9 @@ def make_throughput_recipe(recipe: LanguageRecipeType, **fields: Any) -> Languag
         eval_every_samples=None,
         timeout_s=3_600.0,
         target_value=None,
-        # Shuffle one epoch at a time: a number of samples is rounded up to whole epochs. To shuffle
-        # those of a whole training together takes a large index, of which these few steps would use
-        # little.
+        # The number of samples to shuffle together is rounded up to whole epochs, so 1 stands for
+        # one epoch. To shuffle the samples of a whole training together takes a large index, of
+        # which these few steps would use little.
         shuffled_together=1,
         **fields,
     )

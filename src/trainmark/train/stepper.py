@@ -96,6 +96,9 @@ def compute_warmup_factor(finished_steps: int, warmup_steps: float) -> float:
     """Return the next step's fraction of the peak learning rate: linearly from 0 to 1.
 
     The first step has the rate 0, as in Megatron-LM's scheduler and GLM's ``AnnealingLR``.
+
+    Args:
+        warmup_steps: may be fractional: some recipes give it as a fraction of all steps.
     """
     return min(1.0, finished_steps / warmup_steps) if warmup_steps else 1.0
 
@@ -105,6 +108,9 @@ def compute_decay_progress(finished_steps: int, warmup_steps: float, decay_steps
 
     The decay starts after ``warmup_steps`` and ends after ``decay_steps``, both counted from the
     first step of training. Before its start the result is 0, after its end 1.
+
+    Args:
+        warmup_steps: may be fractional: some recipes give it as a fraction of ``decay_steps``.
     """
     num_decaying_steps = max(decay_steps - warmup_steps, 1)  # at least 1: it is a divisor
     progress = (finished_steps - warmup_steps) / num_decaying_steps

@@ -120,8 +120,9 @@ class WitnessedProcess:
         training_start_ns = self.last_request_ns or clock()
         events.emit("start", t_ns=self.start_ns, pid=self._pid)
         events.emit("span", name="init", start_ns=self.start_ns, end_ns=training_start_ns)
-        # Refused only now, because the record reads the reason from a rank's file. It reads only
-        # those of planned ranks, which are refused too if the program has more ranks.
+        # Refused only now, after the file was made: the record takes the reason from the files of
+        # the planned ranks. If the program has more ranks than planned, the planned ones are
+        # refused here as well, so that one of these files has the reason.
         if rank_number >= planned_world_size or world_size != planned_world_size:
             self._refuse(rank_number, "witness_world", ranks=world_size, planned=planned_world_size)
             return None

@@ -277,9 +277,12 @@ class WitnessedRank:
             end_ns=self._training_end_ns,
             steps=self.steps,
             epochs=1,  # the probe does not know the program's epochs: all steps are one
-            # Time of checks of the weights within the training time that no window's event has. If
-            # no step followed the last pause, that is the check before this pause. Otherwise it is
-            # 0, because the check after the last window began after ``end_ns``.
+            # Time of checks of the weights that is part of the training time, but of no window's
+            # event. Each window is checked after its event, and the event of the next window has
+            # the time of this check. If the program ends after a pause without another step, there
+            # is no next window: ``resume`` has noted the time of the check here. Otherwise this is
+            # 0: the check after the last window is no part of the training time, which ended with
+            # this window.
             check_ns=self._pending_check_ns,
         )
         start_ns = self.clock()

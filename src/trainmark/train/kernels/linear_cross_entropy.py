@@ -52,8 +52,9 @@ def library_cross_entropy_sum(
     """
     del scores_at_once
     if isinstance(weight, DTensor):
-        # Made a DTensor, because their product with the sharded weight must be one. In the backward
-        # pass torch then adds up the gradients that the classes of all ranks give to them.
+        # Torch multiplies a DTensor only by another one, so the hidden states become a DTensor,
+        # whole on each rank. Each rank's classes give them a gradient; torch adds these gradients
+        # up over the ranks in the backward pass.
         hidden = DTensor.from_local(hidden, weight.device_mesh, [Replicate()])
     scores = nn.functional.linear(hidden, weight)
     if isinstance(scores, DTensor):
@@ -162,9 +163,10 @@ class _LinearCrossEntropy(torch.autograd.Function):
             scores[:, num_classes:] = -torch.inf  # rows of the weight that are padding: no classes
             is_counted = None if ignored is None else targets[block] != ignored
             local_targets = targets[block] - first_class
-            # A new tensor in each block, not a sum in place: a function that torch 2.11 compiles
-            # also returns its temporary tensors. If the loss were one of them, it would be returned
-            # twice, and autograd would give its gradient only to the last.
+            # Not ``loss +=``. If ``torch.compile`` of torch 2.11 compiles this method, the compiled
+            # method returns every tensor that was made here, besides the result. If the result were
+            # one of these tensors, it would be returned twice, and autograd would give the gradient
+            # to the other of the two: all gradients of the model would be 0.
             loss = loss + _convert_to_gradient(scores, local_targets, group, is_counted)
             # From here on ``scores`` are the gradient of the loss with respect to the scores.
             if d_hidden is None:

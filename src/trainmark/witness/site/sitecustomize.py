@@ -18,7 +18,7 @@ from typing import Any
 
 START_NS = time.perf_counter_ns()  # of this process, for the probe
 _PID = os.getpid()
-# Its value: id of the process that torchrun started as a rank.
+# Set in a process that torchrun started as a rank, and so in all processes that this one starts.
 _RANK_PROCESS_VARIABLE = "TRAINMARK_RANK_PROCESS"
 
 
@@ -80,7 +80,7 @@ def _claim_torchrun_rank() -> bool:
     """
     is_first = "TORCHELASTIC_RUN_ID" in os.environ and _RANK_PROCESS_VARIABLE not in os.environ
     if is_first:
-        os.environ[_RANK_PROCESS_VARIABLE] = str(_PID)
+        os.environ[_RANK_PROCESS_VARIABLE] = "1"
     return is_first
 
 
