@@ -18,7 +18,8 @@ from trainmark import cases
 from trainmark.errors import RecordError, UsageError
 from trainmark.pages import page, pictures, rendering
 from trainmark.pages.rendering import to_body_html, to_markdown
-from trainmark.pages.sections.limits import build_rank_strip, describe_dominant_limit, find_limits
+from trainmark.pages.sections.limits import describe_dominant_limit, find_limits
+from trainmark.pages.sections.ranks import build_rank_strip
 from trainmark.pages.site.views import Links, build_run_page, make_safe_file_name
 from trainmark.pages.summary import build_first_sentence, build_title, list_first_lines
 from trainmark.pages.texts import describe_dataset, describe_quality, translate

@@ -25,7 +25,9 @@ from trainmark.pages.document import (
 )
 from trainmark.pages.rendering import to_html, to_markdown
 from trainmark.pages.sections import figures, limits, provenance
+from trainmark.pages.sections.comparisons import compare_speed, compare_with_bound
 from trainmark.pages.sections.key_facts import build_key_facts
+from trainmark.pages.sections.ranks import build_rank_strip
 from trainmark.pages.texts import LANGUAGES, Phrase, describe_devices, join, phrase
 from trainmark.plan.recipes import format_fix_hp
 from trainmark.published.importers.reference_rows import read_published
@@ -120,17 +122,15 @@ def _build_lead(
     else:
         comparison = None
         if comparisons is not None:
-            comparison = limits.compare_speed(records, comparisons)
+            comparison = compare_speed(records, comparisons)
         blocks = [
             build_key_facts(record),
             tiles.build_tiles(records, price),
             # For a mixture of experts: the same training with its experts given equal work is the
             # bound of its speed. The two are different work, so if this page shows one of them, the
             # other is often among the siblings.
-            limits.compare_with_bound(records, [*siblings, *(comparisons or ())]),
-            build_columns(
-                limits.build_time_bar(record), limits.build_rank_strip(record), comparison
-            ),
+            compare_with_bound(records, [*siblings, *(comparisons or ())]),
+            build_columns(limits.build_time_bar(record), build_rank_strip(record), comparison),
             charts.chart_curves(record),
         ]
     return tuple(block for block in blocks if block is not None)

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 from trainmark.errors import RecordError
 from trainmark.pages import cells
 from trainmark.pages.document import Block, Paragraph, build_table
-from trainmark.pages.sections.limits import summarize_figure
 from trainmark.pages.texts import join, phrase, translate_headings
 from trainmark.record import figures as record_figures
 from trainmark.record.stats import INTERVAL_MIN_LAUNCHES, LaunchSummary, summarize_launches
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
 
     from trainmark.pages.texts import Phrase
     from trainmark.record.record import Record, Trust
+    from trainmark.record.work import Result
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +76,21 @@ def build_summary(records: Sequence[Record]) -> RepeatSummary:
     if qualities:
         figures[records[0].quality.metric] = summarize_launches(qualities)
     return RepeatSummary(tuple(records), passed, figures, grade_repeats(records))
+
+
+def summarize_figure(results: Sequence[Result], figure: str) -> LaunchSummary | None:
+    """Return mean and interval of a figure over the results that have it; None if none has.
+
+    Args:
+        results: launches or published rows.
+        figure: its name, such as ``p_train``.
+    """
+    values = []
+    for result in results:
+        value = result.figure(figure)
+        if value is not None:
+            values.append(value)
+    return summarize_launches(values) if values else None
 
 
 def build_repeats(repeat_summary: RepeatSummary) -> list[Block]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainmark.pages import cells, terminal
 from trainmark.pages.document import Block, Code, Paragraph, Table, build_table
-from trainmark.pages.sections.limits import summarize_figure
+from trainmark.pages.repeats import summarize_figure
 from trainmark.pages.texts import (
     Phrase,
     describe_trust,

@@ -7,13 +7,9 @@ from typing import TYPE_CHECKING
 from trainmark.errors import to_one_line
 from trainmark.pages import cells
 from trainmark.pages.document import Callout, Doubt
-from trainmark.pages.repeats import find_median_launch, select_passed
-from trainmark.pages.sections.limits import (
-    compare_with_bound,
-    describe_comparison,
-    describe_dominant_limit,
-    summarize_figure,
-)
+from trainmark.pages.repeats import find_median_launch, select_passed, summarize_figure
+from trainmark.pages.sections.comparisons import compare_with_bound, describe_comparison
+from trainmark.pages.sections.limits import describe_dominant_limit
 from trainmark.pages.sections.provenance import format_precision
 from trainmark.pages.texts import (
     TONES,

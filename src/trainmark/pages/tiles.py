@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 from trainmark.errors import UsageError
 from trainmark.pages import cells
 from trainmark.pages.document import Tile, Tiles
-from trainmark.pages.repeats import find_median_launch, select_passed
-from trainmark.pages.sections.limits import summarize_figure
+from trainmark.pages.repeats import find_median_launch, select_passed, summarize_figure
 from trainmark.pages.texts import (
     Missing,
     Phrase,
