@@ -13,7 +13,7 @@ import pytest
 
 from support.machines import write_vendor_package
 from trainmark.devices.cores import count_usable_cores
-from trainmark.pages.judgements import build_ceilings
+from trainmark.pages.ceilings import build_ceilings
 from trainmark.pages.terminal import show
 
 if TYPE_CHECKING:

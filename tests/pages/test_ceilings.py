@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
+from trainmark.pages.ceilings import build_ceilings, has_wrong_results
 from trainmark.pages.document import Paragraph, Table
-from trainmark.pages.judgements import build_ceilings, has_wrong_results
 from trainmark.pages.texts import translate
 from trainmark.spec import message
 

@@ -38,8 +38,8 @@ def ceilings(
     """Measure matmul, memory, transfer and collective rates of this machine."""
     from trainmark.launch.processes import note_stop_signals
     from trainmark.machine.ceilings import measure_ceilings
-    from trainmark.pages.judgements import build_ceilings as build_ceilings_page
-    from trainmark.pages.judgements import has_wrong_results
+    from trainmark.pages.ceilings import build_ceilings as build_ceilings_page
+    from trainmark.pages.ceilings import has_wrong_results
     from trainmark.pages.terminal import show
     from trainmark.results.redaction import Redactor
 
