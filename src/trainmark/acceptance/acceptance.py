@@ -9,6 +9,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from trainmark import __version__, devices
+from trainmark.acceptance.assessment import Assessment
+from trainmark.acceptance.bad_rounds import note_bad_rounds
 from trainmark.acceptance.baseline import load_baselines, save_baselines
 from trainmark.acceptance.evidence import Evidence, EvidenceWriter, Left
 from trainmark.acceptance.folder import choose_folder, open_folder, resolve_plans, save_request
@@ -23,13 +25,8 @@ from trainmark.acceptance.node_session import (
 )
 from trainmark.acceptance.result import AcceptanceResult, PeerGroup
 from trainmark.acceptance.schedule import pack_disjoint_rounds
-from trainmark.acceptance.verdicts import (
-    Assessment,
-    collect_times,
-    judge_bits,
-    judge_times,
-    note_bad_rounds,
-)
+from trainmark.acceptance.times import collect_times
+from trainmark.acceptance.verdicts import judge_bits, judge_times
 from trainmark.errors import UsageError
 from trainmark.launch.network import LOOPBACK, refuse_unusable_network
 

@@ -15,7 +15,7 @@ from trainmark.acceptance.folder import PLANS_DIR, REQUEST_FILE
 from trainmark.acceptance.model import Baseline
 from trainmark.acceptance.result import read_result
 from trainmark.acceptance.tasks import STEP
-from trainmark.acceptance.verdicts import collect_times
+from trainmark.acceptance.times import collect_times
 from trainmark.documents import Frozen, write_atomically
 from trainmark.errors import UsageError
 from trainmark.plan.plan import UNCHECKED, Plan

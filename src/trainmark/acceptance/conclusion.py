@@ -10,17 +10,14 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from trainmark import __version__
+from trainmark.acceptance.assessment import Assessment
+from trainmark.acceptance.bad_rounds import note_bad_rounds
 from trainmark.acceptance.baseline import load_baselines
 from trainmark.acceptance.evidence import Evidence
 from trainmark.acceptance.result import AcceptanceResult, Finding, PeerGroup
 from trainmark.acceptance.tasks import STEP
-from trainmark.acceptance.verdicts import (
-    Assessment,
-    collect_times,
-    judge_bits,
-    judge_times,
-    note_bad_rounds,
-)
+from trainmark.acceptance.times import collect_times
+from trainmark.acceptance.verdicts import judge_bits, judge_times
 from trainmark.acceptance.wholes import judge_wholes
 from trainmark.launch.launchers import read_log_end
 

@@ -1,4 +1,4 @@
-"""Decide which members pass: from the evidence of all nodes to one ``AcceptanceResult``.
+"""Judge the members of an acceptance by their times and by what they computed, bit by bit.
 
 Members are the devices of one machine, or nodes. They are compared only with their peers: members
 of the same product and software.
@@ -7,43 +7,28 @@ of the same product and software.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from dataclasses import dataclass, field
 from math import isfinite
 from statistics import median
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from trainmark.acceptance.assessment import DoubtOfMember
 from trainmark.acceptance.bits import compare_devices
 from trainmark.acceptance.intervals import NO_ROUNDS, UNKNOWN_ROUNDS
-from trainmark.acceptance.judgement import (
-    Cause,
-    Judgement,
-    LinkVerdicts,
-    Measurements,
-    NodeVerdicts,
-    Verdict,
-)
+from trainmark.acceptance.judgement import Cause, Judgement, LinkVerdicts, NodeVerdicts, Verdict
 from trainmark.acceptance.model import ERROR_RATE, choose_pairs_to_measure_again, judge_measurements
-from trainmark.acceptance.result import (
-    Bits,
-    Doubt,
-    Finding,
-    Interval,
-    Link,
-    Member,
-    Quantity,
-    Whole,
-)
+from trainmark.acceptance.result import Bits, Finding, Interval, Link, Quantity
 from trainmark.acceptance.tasks import STEP
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from trainmark.acceptance.assessment import Assessment
     from trainmark.acceptance.evidence import Evidence
     from trainmark.acceptance.model import Baseline
     from trainmark.acceptance.result import Code, Decision
-    from trainmark.acceptance.tasks import RankResult
+    from trainmark.acceptance.times import Times
 
     FindBaseline = Callable[[str, str], Baseline | None]  # of a product and a quantity
 
@@ -54,239 +39,11 @@ _CODES: dict[Cause, Code] = {
     Cause.HOT: "slow_hot",
     Cause.UNKNOWN: "slow_unknown",
 }
-_MAX_NAMED = 4  # members of a team that are all named in a text
 _DECISIONS: dict[Verdict, Decision] = {
     Verdict.PASS: "pass",
     Verdict.SLOW: "fail",
     Verdict.UNDECIDED: "undecided",
 }
-
-
-class DoubtOfMember(NamedTuple):
-    """Why a member is undecided.
-
-    Args:
-        more_rounds: how many further rounds would decide; None: no number of rounds would, or it is
-            not known.
-    """
-
-    reason: Doubt
-    more_rounds: int | None = None
-
-
-@dataclass(slots=True, kw_only=True)
-class Assessment:
-    """What is known so far of the members, the devices or nodes that are accepted or excluded.
-
-    Dictionaries and sets are by the member's name.
-
-    Args:
-        product_of_member: product name of each member; its keys are all members, in their order.
-        findings: reasons to exclude a member.
-        steps: how much slower the training step of a member is than its peers'.
-        doubts: why a member is undecided.
-        judged: members whose training step was judged; the verdict may be that it is undecided.
-        step_s: median seconds of a step of a member alone.
-        links: all links that were judged; for a bad one, one of its ends also has a finding.
-    """
-
-    product_of_member: dict[str, str]
-    findings: dict[str, list[Finding]] = field(default_factory=lambda: defaultdict(list))
-    steps: dict[str, Interval] = field(default_factory=dict)
-    doubts: dict[str, DoubtOfMember] = field(default_factory=dict)
-    judged: set[str] = field(default_factory=set)
-    step_s: dict[str, float] = field(default_factory=dict)
-    links: list[Link] = field(default_factory=list)
-    bits: list[Bits] = field(default_factory=list)
-    quantities: list[Quantity] = field(default_factory=list)
-    wholes: list[Whole] = field(default_factory=list)
-
-    def list_members(self) -> list[Member]:
-        """Return each member with its decision, after bad links have excluded one of their ends."""
-        self._exclude_one_end_of_links()
-        return [self._make_member(name) for name in self.product_of_member]
-
-    def _exclude_one_end_of_links(self) -> None:
-        """Give a finding to one end of each bad link, unless one of its ends has a finding already.
-
-        A finding excludes a member. If one end of a link is excluded, the link is not used, so that
-        the other end may stay. The end with more bad links is excluded. The links of the member
-        with most bad links come first, because its exclusion settles all of them.
-        """
-        bad_links = [link for link in self.links if link.decision == "fail"]
-        num_bad_links = Counter(name for link in bad_links for name in link.members)
-        bad_links.sort(
-            key=lambda link: max(num_bad_links[name] for name in link.members), reverse=True
-        )
-        position = {name: index for index, name in enumerate(self.product_of_member)}
-        for link in bad_links:
-            # An end is excluded, by an earlier link of this loop or for another reason.
-            if any(self.findings.get(name) for name in link.members):
-                continue
-            # If both ends have as many bad links, the one that comes first among the members.
-            worse_end = max(link.members, key=lambda name: (num_bad_links[name], -position[name]))
-            self.findings[worse_end].append(
-                Finding(
-                    code="slow_link",
-                    quantity=link.quantity,
-                    interval=link.interval,
-                    members=link.members,
-                )
-            )
-
-    def _make_member(self, name: str) -> Member:
-        """Return a member with its decision and all that led to it."""
-        findings = tuple(dict.fromkeys(self.findings.get(name, [])))  # without duplicates
-        doubt = self.doubts.get(name)
-        if doubt is None and name not in self.judged:  # its training step was not judged
-            doubt = DoubtOfMember("not_measured")
-        decision: Decision
-        if findings:
-            decision = "fail"
-            doubt = None  # no doubt remains about a member that fails
-        elif doubt is not None:
-            decision = "undecided"
-        else:
-            decision = "pass"
-        return Member(
-            name=name,
-            product=self.product_of_member[name],
-            decision=decision,
-            findings=findings,
-            step=self.steps.get(name),  # how much slower than its peers, as an interval
-            step_s=self.step_s.get(name),  # seconds of its own step
-            doubt=None if doubt is None else doubt.reason,
-            more_rounds=None if doubt is None else doubt.more_rounds,
-        )
-
-
-class AloneTime(NamedTuple):
-    """The seconds that a quantity of a member alone took in a round."""
-
-    round_number: int
-    member: str
-    seconds: float
-
-
-class PairTime(NamedTuple):
-    """The seconds that a quantity of a pair of members took in a round."""
-
-    round_number: int
-    first: str
-    second: str
-    seconds: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Times:
-    """The measured times of one quantity, such as a training step or a copy.
-
-    Args:
-        alone: of members (devices or nodes) alone, one entry for each round.
-        pairs: of two members that trained together, one entry for each round.
-    """
-
-    alone: list[AloneTime]
-    pairs: list[PairTime]
-
-    def make_measurements(self, names: Sequence[str]) -> Measurements:
-        """Return the times of some members as arrays, which call each member a node.
-
-        The times of members alone have one element a measurement, and so have those of pairs.
-
-        Args:
-            names: of the members, which get numbers in this order.
-        """
-        number_of = {name: number for number, name in enumerate(names)}
-        alone = [time for time in self.alone if time.member in number_of]
-        pairs = [time for time in self.pairs if {time.first, time.second} <= number_of.keys()]
-        # The lower number of each pair comes first, in whichever order the round named its nodes.
-        ends = [sorted((number_of[time.first], number_of[time.second])) for time in pairs]
-        return Measurements(
-            num_nodes=len(names),
-            alone_node=np.array([number_of[time.member] for time in alone], np.int64),
-            alone_round=np.array([time.round_number for time in alone], np.int64),
-            alone_s=np.array([time.seconds for time in alone], np.float64),
-            first=np.array([lower for lower, _ in ends], np.int64),
-            second=np.array([higher for _, higher in ends], np.int64),
-            pair_round=np.array([time.round_number for time in pairs], np.int64),
-            pair_s=np.array([time.seconds for time in pairs], np.float64),
-        )
-
-
-def collect_times(evidence: Evidence, alone_phase: str) -> dict[str, Times]:
-    """Return the times of each quantity, by its name.
-
-    In a team the slowest rank counts. A window is a piece of a training that is timed as a whole;
-    of other quantities, such as a copy, it is one repeat. Of the windows of a round only the median
-    counts: they are measured by one process at one time, so that they differ less than rounds do.
-
-    A quantity that was measured only in other phases has ``Times`` without any. ``judge_times``
-    then judges nothing by it, but counts it among those that share the error rate.
-
-    Args:
-        evidence: ``results`` has the results of a team's ranks by phase, round and members.
-        alone_phase: the phase in which members were measured alone: ``devices`` or ``nodes``.
-    """
-    times: dict[str, Times] = {}
-    for (phase, round_number, members), results in evidence.results.items():
-        for quantity in _list_common_quantities(results):
-            quantity_times = times.setdefault(quantity, Times(alone=[], pairs=[]))
-            seconds = _compute_slowest_rank_s(results, quantity)
-            if phase == alone_phase:  # each team of this phase is one member
-                quantity_times.alone.append(AloneTime(round_number, members[0], seconds))
-            # The results of other phases are judged elsewhere.
-            elif phase == "pairs":
-                first, second = members
-                quantity_times.pairs.append(PairTime(round_number, first, second, seconds))
-    return times
-
-
-def _compute_slowest_rank_s(results: Sequence[RankResult], quantity: str) -> float:
-    """Return the median time of a team's windows; the time of a window is its slowest rank's.
-
-    A window is a piece of a training that is timed as a whole, or one repeat of a copy, for
-    instance.
-
-    Args:
-        results: of the ranks of a team in one round; all of them measured the quantity, in the same
-            number of windows.
-    """
-    seconds_by_rank = [result.seconds[quantity] for result in results]
-    slowest_by_window = [max(seconds) for seconds in zip(*seconds_by_rank, strict=True)]
-    return float(median(slowest_by_window))
-
-
-def find_slowest_rank_s(results: Sequence[RankResult], quantity: str) -> float | None:
-    """Return the time of a team in a round: the median of its windows, by the slowest rank.
-
-    A window is a piece of a training that is timed as a whole, or one repeat of a copy, for
-    instance. None unless all ranks measured the quantity, the same number of times.
-
-    Args:
-        results: of the ranks of the team in this round.
-    """
-    if quantity not in _list_common_quantities(results):
-        return None
-    return _compute_slowest_rank_s(results, quantity)
-
-
-def _list_common_quantities(results: Sequence[RankResult]) -> list[str]:
-    """Return the quantities that all ranks measured, the same number of times.
-
-    A rank has one time for each window, a piece of the training that is timed as a whole, in their
-    order. So the slowest rank of every window is known only if all ranks have the same number of
-    times.
-
-    Args:
-        results: of the ranks of a team in one round; ``seconds`` has their times by quantity.
-    """
-    common = []
-    for name, seconds in results[0].seconds.items():
-        counts = {len(result.seconds.get(name, [])) for result in results}
-        if seconds and counts == {len(seconds)}:
-            common.append(name)
-    return common
 
 
 def judge_times(
@@ -541,171 +298,3 @@ def judge_bits(
             # An earlier doubt about the member stays.
             doubt = DoubtOfMember("differs_without_majority")
             assessment.doubts.setdefault(member_of[name], doubt)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _BadRound:
-    """A round of a team that failed, or a wrong result in it: several ranks may have one each.
-
-    Args:
-        number: of the round in its phase.
-        members: names of the devices or nodes of the team.
-        code: of the finding that follows.
-        text: what a rank or node reported.
-        quantity: whose result was wrong; None: the round failed.
-    """
-
-    phase: str
-    number: int
-    members: tuple[str, ...]
-    code: Code
-    text: str
-    quantity: str | None = None
-
-
-def note_bad_rounds(
-    assessment: Assessment, evidence: Evidence, member_of: dict[str, str]
-) -> list[str]:
-    """Add findings for rounds that failed, or whose results were wrong.
-
-    Args:
-        assessment: gets the findings.
-        evidence: the results and failures of all rounds.
-        member_of: the member to which each device and node belongs: itself, or its node.
-
-    Returns:
-        The rounds that failed and what was reported of each, in words.
-    """
-    bad_rounds = [*_list_wrong_results(evidence), *_list_failed_rounds(evidence)]
-    for bad_round in bad_rounds:
-        # If the members are the devices of one machine, the team of all of them has the name of the
-        # machine, which is no member. `_blame_whole_machine` handles it.
-        owners = {member_of.get(name, name) for name in bad_round.members}
-        # A team with several owners does not show which of them is at fault. `_blame_bad_pairs`
-        # handles pairs.
-        if bad_round.phase != "pairs" and len(owners) == 1 and owners <= member_of.keys():
-            (owner,) = owners
-            assessment.findings[owner].append(_make_finding(bad_round))
-    bad_pair_rounds = [bad_round for bad_round in bad_rounds if bad_round.phase == "pairs"]
-    _blame_bad_pairs(assessment, evidence, bad_pair_rounds)
-    _blame_whole_machine(assessment, bad_rounds)
-    return [
-        f"{phase}, round {number + 1}, {_format_members(members)}: {failure.error}"
-        for (phase, number, members), failure in evidence.failures.items()
-    ]
-
-
-def _make_finding(bad_round: _BadRound) -> Finding:
-    """Return the finding that excludes the member to which a bad round belongs."""
-    return Finding(code=bad_round.code, quantity=bad_round.quantity, text=bad_round.text)
-
-
-def _blame_whole_machine(assessment: Assessment, bad_rounds: Sequence[_BadRound]) -> None:
-    """Add findings for a bad round in which all devices of one machine trained together.
-
-    Any of the devices may be at fault. If none of them has a finding yet, from its rounds alone or
-    from pairs, all of them get that of this round.
-
-    If the members are nodes, nothing is added here: a bad round of a node is the node's own.
-
-    Args:
-        assessment: gets the findings; its ``product_of_member`` has the names of all members.
-        bad_rounds: of all phases.
-    """
-    member_names = assessment.product_of_member.keys()
-    for bad_round in bad_rounds:
-        # The team of all devices has the name of the machine. If devices are the members, the
-        # machine is not one of them.
-        is_of_machine = bad_round.phase == "nodes" and member_names.isdisjoint(bad_round.members)
-        if is_of_machine and not any(assessment.findings.get(name) for name in member_names):
-            for name in member_names:
-                assessment.findings[name].append(_make_finding(bad_round))
-
-
-def _format_members(members: Sequence[str]) -> str:
-    """Return the names of a team; of a large one the first, the last and their number."""
-    if len(members) <= _MAX_NAMED:
-        return " and ".join(members)
-    return f"{members[0]} to {members[-1]} ({len(members)} members)"
-
-
-def _list_wrong_results(evidence: Evidence) -> list[_BadRound]:
-    """Return the wrong results of matmuls, copies and collectives that ranks found.
-
-    A round is listed once for each rank and each quantity whose result was wrong.
-    """
-    return [
-        _BadRound(
-            phase=phase,
-            number=number,
-            members=members,
-            code="wrong_result",
-            text=text,
-            quantity=quantity,
-        )
-        for (phase, number, members), results in evidence.results.items()
-        for result in results
-        for quantity, text in result.faults.items()
-    ]
-
-
-def _list_failed_rounds(evidence: Evidence) -> list[_BadRound]:
-    """Return the rounds that failed by themselves.
-
-    A round that a signal stopped, or to which a node did not come (``absent`` is its name), is no
-    fault of its members.
-    """
-    return [
-        _BadRound(
-            phase=phase,
-            number=number,
-            members=members,
-            text=failure.error,
-            code="no_answer" if failure.reason == "deadline" else "failed",
-        )
-        for (phase, number, members), failure in evidence.failures.items()
-        if failure.reason != "stopped" and failure.absent is None
-    ]
-
-
-def _blame_bad_pairs(
-    assessment: Assessment, evidence: Evidence, bad_pair_rounds: Sequence[_BadRound]
-) -> None:
-    """Add findings for bad rounds of pairs.
-
-    If most pairs of a member are bad, the member is at fault, and gets a finding. If neither end of
-    a bad pair has a finding of any kind, their link is at fault. Its end with more bad pairs gets
-    the finding.
-
-    Args:
-        assessment: gets the findings.
-        evidence: all rounds of pairs, also the good ones, which are counted.
-        bad_pair_rounds: rounds of pairs that failed by themselves, and wrong results in rounds.
-    """
-    # Each round once, however many of its ranks found a wrong result.
-    bad_pairs = {(bad_round.number, bad_round.members) for bad_round in bad_pair_rounds}
-    # Rounds that a signal stopped, or to which a node did not come, have no results and are not
-    # bad. They say nothing of their members, so they are not counted.
-    pairs = bad_pairs | {
-        (number, members) for phase, number, members in evidence.results if phase == "pairs"
-    }
-    num_pairs = Counter(name for _, members in pairs for name in members)
-    num_bad_pairs = Counter(name for _, members in bad_pairs for name in members)
-    for member in assessment.product_of_member:
-        # A single pair does not show which of its ends is at fault.
-        if num_pairs[member] > 1 and 2 * num_bad_pairs[member] > num_pairs[member]:
-            # One finding is enough: the first bad round of the member stands for all.
-            bad_round = next(x for x in bad_pair_rounds if member in x.members)
-            assessment.findings[member].append(_make_finding(bad_round))
-    for bad_round in bad_pair_rounds:
-        # An excluded end settles all its bad pairs, also one that this loop has just excluded.
-        if not any(assessment.findings.get(name) for name in bad_round.members):
-            worse_end = max(bad_round.members, key=lambda name: num_bad_pairs[name])
-            assessment.findings[worse_end].append(
-                Finding(
-                    code="link_failed",
-                    quantity=bad_round.quantity,
-                    members=bad_round.members,
-                    text=bad_round.text,
-                )
-            )

@@ -8,16 +8,17 @@ from typing import TYPE_CHECKING
 from trainmark.acceptance.groups import SetTimes, fit_step_time_model, search_groups
 from trainmark.acceptance.result import Finding, Interval, Whole
 from trainmark.acceptance.tasks import STEP
-from trainmark.acceptance.verdicts import find_slowest_rank_s
+from trainmark.acceptance.times import find_slowest_rank_s
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from trainmark.acceptance.assessment import Assessment
     from trainmark.acceptance.evidence import Evidence
     from trainmark.acceptance.groups import GroupSearch, NodeSet, Slowdown, SlowGroup, StepTimeModel
     from trainmark.acceptance.request import AcceptRequest
     from trainmark.acceptance.result import Code
-    from trainmark.acceptance.verdicts import Assessment, Times
+    from trainmark.acceptance.times import Times
 
 
 def judge_wholes(
