@@ -10,13 +10,9 @@ import pytest
 
 from support.comparison_records import make_launch, read_golden_record, replace_plan_fields
 from trainmark.errors import RecordError, UsageError
-from trainmark.judge.comparison.gate import (
-    Judgement,
-    combine_exit_codes,
-    compute_tolerance,
-    judge_against_baseline,
-    judge_against_history,
-)
+from trainmark.judge.comparison.baseline_gate import compute_tolerance, judge_against_baseline
+from trainmark.judge.comparison.gate import Judgement, combine_exit_codes
+from trainmark.judge.comparison.history_gate import judge_against_history
 from trainmark.record.record import Cause, FigureEntry
 from trainmark.record.trust import grade_reasons
 from trainmark.spec import message

@@ -114,19 +114,21 @@ def _judge_runs(
         worse_by: how much worse than the baseline a figure may be (0.05 = 5%); None: derived from
             the spread of the baseline.
     """
-    from trainmark.judge.comparison import gate as gating
+    from trainmark.judge.comparison.baseline_gate import judge_against_baseline
+    from trainmark.judge.comparison.gate import fail_unreadable
+    from trainmark.judge.comparison.history_gate import judge_against_history
     from trainmark.record.work import reject_duplicates
 
     # A launch that is given twice would count as two measurements.
     reject_duplicates(record.run_id for record in checked.records)
     judgements: list[Judgement] = []
     if baseline is not None:
-        judgements += gating.judge_against_baseline(
+        judgements += judge_against_baseline(
             checked.records, baseline.records, figures, worse_by=worse_by
         )
     if history is not None:
-        judgements += gating.judge_against_history(checked.records, history.records, figures)
-    judgements += [gating.fail_unreadable(fault) for fault in checked.skipped]
+        judgements += judge_against_history(checked.records, history.records, figures)
+    judgements += [fail_unreadable(fault) for fault in checked.skipped]
     return judgements
 
 
