@@ -24,8 +24,10 @@ from support.telemetry_files import (
     write_sampled_run,
 )
 from trainmark.pages import charts, rendering
+from trainmark.pages.comparison_charts import chart_overlays
 from trainmark.pages.document import Chart, Table
 from trainmark.pages.sections import figures
+from trainmark.pages.telemetry_charts import chart_over_time
 from trainmark.pages.texts import Missing, phrase, translate
 from trainmark.record import reduce
 from trainmark.record.record import Record
@@ -137,19 +139,17 @@ def test_curves_of_several_runs_share_one_chart() -> None:
     record = read_golden_record()
     overlays = {
         overlay.name: overlay
-        for overlay in charts.chart_overlays({"A": [record], "B": [read_golden_record(loss=[])]})
+        for overlay in chart_overlays({"A": [record], "B": [read_golden_record(loss=[])]})
     }
     # B has no loss, so no overlay of it.
     assert list(overlays) == ["sides-step_time", "sides-quality"]
-    overlays = {
-        overlay.name: overlay for overlay in charts.chart_overlays({"A": [record], "B": [record]})
-    }
+    overlays = {overlay.name: overlay for overlay in chart_overlays({"A": [record], "B": [record]})}
     loss = check_pictures(overlays["sides-loss"])
     labels = {row["side"] for row in read_datasets(loss)["steps"]}
     assert labels == {"A · 2 x NVIDIA A100-SXM4-40GB", "B · 2 x NVIDIA A100-SXM4-40GB"}
     # Of nine sides seven are drawn, as there are so many colours.
     many = {str(index): [record] for index in range(9)}
-    (first, *_) = charts.chart_overlays(many, {side: f"run {side}" for side in many})
+    (first, *_) = chart_overlays(many, {side: f"run {side}" for side in many})
     assert {row["side"] for row in read_datasets(first)["steps"]} == {
         f"{number} · run {number}" for number in range(7)
     }
@@ -250,7 +250,7 @@ def read_sampled_record(tmp_path: Path, world: int = 2) -> Record:
 
 
 def test_each_quantity_has_a_chart_in_its_order(tmp_path: Path) -> None:
-    charts_by_name = list_charts(charts.chart_over_time(read_sampled_record(tmp_path)))
+    charts_by_name = list_charts(chart_over_time(read_sampled_record(tmp_path)))
     assert list(charts_by_name) == [
         "time-device-memory",
         "time-device-busy",
@@ -278,7 +278,7 @@ def test_each_quantity_has_a_chart_in_its_order(tmp_path: Path) -> None:
     assert translate(heat.description, "en") == sentence
     (tmp_path / "many").mkdir()
     # Of many devices there are three lines: lowest, median and highest.
-    many = list_charts(charts.chart_over_time(read_sampled_record(tmp_path / "many", world=10)))
+    many = list_charts(chart_over_time(read_sampled_record(tmp_path / "many", world=10)))
     sentence = (
         "Temperature, 10 devices: 40.0 to 61.0 °C; the highest value was read on rank 9 at 12 s."
     )

@@ -7,7 +7,7 @@ import pytest
 from support.comparison_records import make_series
 from support.fakes import check_golden
 from trainmark.judge.comparison import compare
-from trainmark.pages.charts import chart_ratios
+from trainmark.pages.comparison_charts import chart_ratios
 from trainmark.pages.judgements import build_comparison
 from trainmark.pages.terminal import show
 from trainmark.pages.texts import translate

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from trainmark.documents import write_atomically
 from trainmark.errors import EnvironmentFault, RecordError
 from trainmark.pages import cells, charts, repeats, summary, tiles
+from trainmark.pages.comparison_charts import chart_overlays
 from trainmark.pages.document import (
     Block,
     Chart,
@@ -28,6 +29,7 @@ from trainmark.pages.sections import figures, limits, provenance
 from trainmark.pages.sections.comparisons import compare_speed, compare_with_bound
 from trainmark.pages.sections.key_facts import build_key_facts
 from trainmark.pages.sections.ranks import build_rank_strip
+from trainmark.pages.telemetry_charts import build_telemetry
 from trainmark.pages.texts import LANGUAGES, Phrase, describe_devices, join, phrase
 from trainmark.plan.recipes import format_fix_hp
 from trainmark.published.importers.reference_rows import read_published
@@ -154,7 +156,7 @@ def _build_sections(
         ),
         _build_repeats(records),
         figures.build_ranks(record),
-        charts.build_telemetry(record),
+        build_telemetry(record),
         figures.build_figures(
             repeats.average_figures(records),
             tiles.describe_cost(records, price),
@@ -189,7 +191,7 @@ def _build_repeats(records: Sequence[Record]) -> Section | None:
         label = f"[{number}]"
         curve_records[label] = [record]
         legend[label] = record.run_id
-    curves = charts.chart_overlays(curve_records, legend)
+    curves = chart_overlays(curve_records, legend)
     passed_text = phrase("repeats.counted", passed=len(repeat_summary.passed), all=len(records))
     return build_folded_section(
         "repeats", *repeats.build_repeats(repeat_summary), build_columns(*curves), gist=passed_text
@@ -320,7 +322,7 @@ def _overlay_works(
             parts.append(format_fix_hp(settings))  # as `bs=8,lr=0.1`
         curve_records[label] = [record]
         legend[label] = join(parts)
-    return charts.chart_overlays(curve_records, legend, prefix=prefix)
+    return chart_overlays(curve_records, legend, prefix=prefix)
 
 
 def write_pages(records: Sequence[Record], folder: Path) -> None:

@@ -21,7 +21,7 @@ from trainmark.errors import RecordError, UsageError, escape_controls
 from trainmark.judge.comparison import Comparison, compare
 from trainmark.judge.comparison.scaling import find_scaling_of_sides
 from trainmark.judge.comparison.sides import NEVER_ALLOWED
-from trainmark.pages.charts import chart_overlays, chart_ratios
+from trainmark.pages.comparison_charts import chart_overlays, chart_ratios
 from trainmark.pages.document import (
     Block,
     Paragraph,
