@@ -16,7 +16,7 @@ CASE = "gpt_megatron"
 
 
 def main() -> bool:
-    from trainmark.pages.site import lists, views
+    from trainmark.pages.site import launches, lists, views
     from trainmark.pages.site.writing import write_site
     from trainmark.results.store.index import Index
     from trainmark.results.store.query import list_runs
@@ -31,7 +31,7 @@ def main() -> bool:
         links = views.Links(f"cases/{CASE}.html")
         case_s = measure_median_s(
             lambda: lists.build_case_page(
-                views.list_all_runs(database, lists.PAGE_COLUMNS), CASE, links
+                views.list_all_runs(database, launches.PAGE_COLUMNS), CASE, links
             )
         )
         arguments = [f"case={CASE}", "precision=bf16", f"device={DEVICES[0]}", "status=passed"]

@@ -14,7 +14,8 @@ from support.document_texts import Reader
 from support.store_bodies import make_document, write_record_file
 from trainmark.errors import UsageError
 from trainmark.pages import rendering
-from trainmark.pages.site import lists, views, writing
+from trainmark.pages.site import lists, rows, views, writing
+from trainmark.pages.site.launches import PAGE_COLUMNS
 from trainmark.pages.site.views import Links, make_safe_file_name
 from trainmark.results.store.index import Index
 from trainmark.results.store.query import list_runs
@@ -138,9 +139,9 @@ def test_badge_of_a_run_shows_its_status_and_trust():
     entry = {"status": "passed", "trust": "noisy", "trust_reasons": "trust_few_launches"}
     # Few launches are a reason of doubt, until there are five. The last part is the badge's tone.
     # ``_choose_badge`` takes the launches of a run, here as many equal ones as ``launches``.
-    tones = [lists._choose_badge([entry] * launches)[2] for launches in (1, 5)]
-    assert lists._choose_badge([entry | {"status": "imported"}])[2] == "plain"
-    assert [*tones, lists._choose_badge([entry | {"trust": "do_not_quote"}])[2]] == [
+    tones = [rows._choose_badge([entry] * launches)[2] for launches in (1, 5)]
+    assert rows._choose_badge([entry | {"status": "imported"}])[2] == "plain"
+    assert [*tones, rows._choose_badge([entry | {"trust": "do_not_quote"}])[2]] == [
         "warn",
         "good",
         "doubt",
@@ -235,7 +236,7 @@ def test_case_page_shows_speed_by_machine_and_changes_with_commits(tmp_path, mon
     case = runs[0][1]["plan"]["case"]
     page = Reader(
         lists.build_case_page(
-            views.list_all_runs(database, lists.PAGE_COLUMNS), case, Links("cases/x.html")
+            views.list_all_runs(database, PAGE_COLUMNS), case, Links("cases/x.html")
         )
     )
     assert "../runs/run-h100-17.html" in page.list_values("a", "href")
@@ -271,7 +272,7 @@ def test_all_machines_are_listed_with_time_to_target_and_speed(tmp_path):
         )
         for device, case in (("H100", "a"), ("H100", "b"), ("H200", "a"))
     ]
-    all_runs = views.list_all_runs(make_index(tmp_path, *runs), lists.PAGE_COLUMNS)
+    all_runs = views.list_all_runs(make_index(tmp_path, *runs), PAGE_COLUMNS)
     page = Reader(lists.build_machines_page(all_runs, Links("machines.html")))
     # Case a reached its target on both machines, case b did not. So of a, the time to the target
     # (``e2e_time``) is listed with the speed, of b only the speed. These records have no evidence,
@@ -307,7 +308,7 @@ def test_quotable_run_hides_no_other_machine(tmp_path, monkeypatch):
     ]
     # ``list_all_runs`` returns the rows of all runs; the page links to the run shown for a machine.
     # 1180.6 is shown as 1,181.
-    all_runs = views.list_all_runs(make_index(tmp_path, *runs), lists.PAGE_COLUMNS)
+    all_runs = views.list_all_runs(make_index(tmp_path, *runs), PAGE_COLUMNS)
     page = Reader(lists.build_machines_page(all_runs, Links("machines.html")))
     # The A100's run may not be quoted, but is the only one of that machine.
     assert {"runs/h100.html", "runs/a100.html"} <= set(page.list_values("a", "href"))
@@ -323,7 +324,7 @@ def test_a_case_without_quotable_runs_shows_those_that_passed(tmp_path):
         ("a", make_document("run-a", trust=doubtful, figures={"p_train": 100.0})),
         ("b", make_document("run-b", trust=doubtful, figures={"p_train": 200.0}, **FAILED)),
     )
-    all_runs = views.list_all_runs(database, lists.PAGE_COLUMNS)
+    all_runs = views.list_all_runs(database, PAGE_COLUMNS)
     page = Reader(lists.build_case_page(all_runs, all_runs[0][0]["case"], Links("cases/x.html")))
     assert "../runs/run-a.html" in page.list_values("a", "href")
     assert "../runs/run-b.html" not in page.list_values("a", "href")
@@ -535,7 +536,7 @@ def test_run_is_named_by_the_end_of_its_id():
     ids = ("20261128T095901Z-toy-25b06f-r1", "20261128T095901Z-my_case-25b06f", "eight-ranks")
     # ``_RUN_ID`` matches ids as we make them: time, case, six letters or digits, and perhaps the
     # repeat. Lists show the six alone. Of an id that is not ours, nothing can be left out.
-    matches = [lists._RUN_ID.fullmatch(run_id) for run_id in ids]
+    matches = [rows._RUN_ID.fullmatch(run_id) for run_id in ids]
     assert [match[1] if match else None for match in matches] == ["25b06f", "25b06f", None]
 
 

@@ -17,12 +17,8 @@ from trainmark.documents import write_atomically
 from trainmark.errors import RecordError, UsageError
 from trainmark.pages.rendering import build_chart_script, read_shipped_file
 from trainmark.pages.results import to_listing_json
-from trainmark.pages.site.lists import (
-    PAGE_COLUMNS,
-    build_case_page,
-    build_list_page,
-    build_machines_page,
-)
+from trainmark.pages.site.launches import PAGE_COLUMNS
+from trainmark.pages.site.lists import build_case_page, build_list_page, build_machines_page
 from trainmark.pages.site.views import (
     Links,
     build_error_page,
