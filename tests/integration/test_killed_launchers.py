@@ -22,7 +22,7 @@ def test_report_builds_the_record_from_events_of_a_killed_launcher(start_run, fi
     rank = psutil.Process(wait_for_fault(fifo))
     running = trainmark("report", str(run_dir))
     assert running.returncode == 2
-    assert "still running" in running.stderr
+    assert "still in progress" in running.stderr
 
     process.kill()
     wait_for_end(process)
