@@ -210,6 +210,7 @@ class Samples:
         # Orders of documents and of samples, in parts that are shuffled separately: the last epoch
         # and all before it, or all together. ``len(self)`` is the number of samples of an epoch;
         # Megatron rounds 80% of it down, too.
+        document_parts: list[NDArray[Any]]
         if num_epochs > 1 and num_needed_of_last < int(0.8 * len(self)):
             document_parts = [np.tile(documents, num_epochs - 1), documents]
             sample_parts = np.split(sample_numbers, [num_before_last])

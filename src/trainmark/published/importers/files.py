@@ -75,10 +75,7 @@ def read_files(places: Sequence[Path]) -> Imported:
             entries.append(page.make_unread_file(message("folder_without_files_of_others")))
         for path in paths:
             page = _make_page(path)
-            if path.name == RECORD_FILE:
-                entries_of_file = [page.make_unread_file(message("file_is_own_record"))]
-            else:
-                entries_of_file = list(_read_file(path, page))
+            entries_of_file = list(_read_file(path, page))
             if not entries_of_file:
                 reason = message("file_without_results")
                 entries_of_file = [page.make_unread_file(reason)]
@@ -127,6 +124,9 @@ def _read_file(path: Path, page: Page) -> Iterator[Row | Unread]:
             this suffix.
         page: what all rows of the file share: its name, its form.
     """
+    if path.name == RECORD_FILE:  # of this program
+        yield page.make_unread_file(message("file_is_own_record"))
+        return
     try:
         if not path.is_file():  # reading a pipe would wait
             raise OSError("not a regular file")
