@@ -50,7 +50,7 @@ from trainmark.plan.plan_file import is_plan_file, read_plan_file
 from trainmark.plan.request import RunRequest
 from trainmark.plan.resolving import UNUSED_ACCELERATOR, UnplannableError, list_launches, resolve
 from trainmark.published.audit import audit
-from trainmark.published.audit.subject import view_record, view_row
+from trainmark.published.audit.views import view_record, view_row
 from trainmark.record.record import RECORD_FILE, Record
 from trainmark.results.bundle import pack, verify
 from trainmark.results.selection import select_results

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import trainmark.published.audit
 from trainmark import cases
-from trainmark.published.audit import RULES, audit, subject
+from trainmark.published.audit import RULES, audit, subject, views
 from trainmark.published.audit.qualities import is_fraction
 from trainmark.record.messages import render
 from trainmark.record.work import Reading, Row
@@ -29,11 +29,11 @@ def make_subject(figures: dict[str, float], **row_fields: Any) -> subject.AuditS
     """Return a row with these figures and other fields of ``Row``, as the audit sees it."""
     read = {name: Reading(value=x, unit="", raw=repr(x)) for name, x in figures.items()}
     common = {"file": "page.md", "line": 3, "form": "csv", "raw": "", "configuration": "one"}
-    return subject.view_row(Row(**common | row_fields, figures=read))
+    return views.view_row(Row(**common | row_fields, figures=read))
 
 
 def audit_reference(case: str) -> list[Finding]:
-    return audit([subject.view_row(row) for row in select_results([f"reference:{case}"]).rows])
+    return audit([views.view_row(row) for row in select_results([f"reference:{case}"]).rows])
 
 
 def list_argument_values(findings: list[Finding], code: str, name: str) -> list[Any]:
@@ -149,7 +149,7 @@ def test_percentage_among_fractions_is_found_in_csv(tmp_path: Path) -> None:
     # Line 3 prints the AUC in percent, the others as a fraction.
     lines = ["device,samples/s,auc", "A100,9,0.8026", "A100,9.1,80.24", "A100,9.2,0.8025"]
     file.write_text("\n".join(lines), encoding="utf-8")
-    findings = audit([subject.view_row(row) for row in select_results([str(file)]).rows])
+    findings = audit([views.view_row(row) for row in select_results([str(file)]).rows])
     assert [(row.rule, row.subject.line) for row in findings] == [("range", 3)]
 
 
@@ -159,7 +159,7 @@ def test_translation_of_page_is_not_copy(tmp_path: Path) -> None:
         (tmp_path / name).write_text(f"# {title}\n\n{table}", encoding="utf-8")
 
     def audit_folder() -> list[Finding]:
-        return audit([subject.view_row(row) for row in select_results([str(tmp_path)]).rows])
+        return audit([views.view_row(row) for row in select_results([str(tmp_path)]).rows])
 
     assert audit_folder() == []
     # Equal figures of two models on one page are a copy.

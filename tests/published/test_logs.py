@@ -9,7 +9,7 @@ import pytest
 
 from support.fakes import GOLDEN
 from trainmark.published.audit import audit
-from trainmark.published.audit.subject import view_row
+from trainmark.published.audit.views import view_row
 
 
 def format_perflog(event, time_ms=0, value=None, rank=0, **fields):

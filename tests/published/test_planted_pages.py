@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from support.planted_pages import iterate_correct_pages, iterate_planted_pages
-from trainmark.published.audit import audit, subject
+from trainmark.published.audit import audit, views
 from trainmark.results.selection import select_results
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ def audit_page(text: str, folder: Path) -> tuple[int, set[int | None]]:
     page.write_text(text, encoding="utf-8")
     rows = select_results([str(page)]).rows
     return len(rows), {
-        finding.subject.line for finding in audit([subject.view_row(row) for row in rows])
+        finding.subject.line for finding in audit([views.view_row(row) for row in rows])
     }
 
 

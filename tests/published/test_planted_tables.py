@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from support.planted_tables import iterate_correct_documents, iterate_planted_documents
-from trainmark.published.audit import audit, subject
+from trainmark.published.audit import audit, views
 from trainmark.results.selection import select_results
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ def audit_file(document: Document, folder: Path) -> tuple[int, set[int]]:
     file.write_text(document.text, encoding="utf-8")
     chosen = select_results([str(file)])
     assert chosen.unread == []
-    findings = audit([subject.view_row(row) for row in chosen.rows])
+    findings = audit([views.view_row(row) for row in chosen.rows])
     return len({row.line for row in chosen.rows}), {finding.subject.line for finding in findings}
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from support.fakes import GOLDEN
-from trainmark.published.audit import RULES, audit, subject
+from trainmark.published.audit import RULES, audit, subject, views
 from trainmark.record.record import Record
 from trainmark.record.work import Row
 from trainmark.toml_file import read_toml
@@ -76,9 +76,9 @@ def make_subjects(plant: dict[str, Any], *, changed: bool) -> list[subject.Audit
         else:
             set_value(planted, path, value)
     records = [make_record(entry) for entry in planted["records"]]
-    views = [subject.view_record(entry, f"runs/{number}") for number, entry in enumerate(records)]
-    return views + [
-        subject.view_row(make_row(entry, number)) for number, entry in enumerate(planted["rows"])
+    subjects = [views.view_record(entry, f"runs/{number}") for number, entry in enumerate(records)]
+    return subjects + [
+        views.view_row(make_row(entry, number)) for number, entry in enumerate(planted["rows"])
     ]
 
 

@@ -24,7 +24,7 @@ from trainmark.errors import (
 )
 from trainmark.plan.plan import PLAN_FILE, read_plan
 from trainmark.published.audit import audit
-from trainmark.published.audit.subject import view_record
+from trainmark.published.audit.views import view_record
 from trainmark.record import record, reduce, trust
 from trainmark.record.messages import render
 from trainmark.record.record import RECORD_FILE
