@@ -1,7 +1,7 @@
 """Check records and printed rows for contradictions; each finding shows its arithmetic.
 
-Owns the list of rules and the severity of their findings; ``rows`` has the rules that check each
-row alone, ``tables`` those that compare several.
+Owns the list of rules and the severity of their findings. The rules are in modules by topic, such
+as ``rates`` and ``copies``. A rule yields each launch or row that breaks it, with a message.
 """
 
 from __future__ import annotations
@@ -9,7 +9,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from trainmark.published.audit import rows, tables
+from trainmark.published.audit import (
+    copies,
+    device_limits,
+    labels,
+    mfu,
+    ranges,
+    rates,
+    routing,
+    samples,
+    scaling,
+)
 from trainmark.record.messages import render
 
 if TYPE_CHECKING:
@@ -82,30 +92,32 @@ class AuditRule:
 
 # A rule's definition is the sentence ``audit_rule.<name>`` of ``record/messages.toml``.
 RULES: dict[str, AuditRule] = {
-    "copies": AuditRule(tables.check_copies, "error"),
-    "label": AuditRule(rows.check_label, "error", frozenset({"audit_precision_unsure"})),
+    "copies": AuditRule(copies.check_copies, "error"),
+    "label": AuditRule(labels.check_label, "error", frozenset({"audit_precision_unsure"})),
     "log": AuditRule(
-        rows.check_log, "error", frozenset({"log_samples_below_steps", "log_speeds_differ"})
+        labels.check_log, "error", frozenset({"log_samples_below_steps", "log_speeds_differ"})
     ),
     "memory": AuditRule(
-        rows.check_memory,
+        device_limits.check_memory,
         "error",
         frozenset({"audit_memory_of_card", "audit_memory_of_others"}),
     ),
-    "mfu": AuditRule(tables.check_mfu, "warning"),
-    "ordering": AuditRule(rows.check_ordering, "error"),
-    "outlier": AuditRule(rows.check_outlier, "warning"),
-    "passes": AuditRule(rows.check_passes, "error"),
-    "peak": AuditRule(rows.check_peak, "error", frozenset({"audit_tf32", "audit_peak_unsure"})),
-    "precisions": AuditRule(tables.check_precisions, "warning"),
-    "range": AuditRule(rows.check_ranges, "error"),
-    "ratios": AuditRule(tables.check_ratios, "warning"),
-    "routing": AuditRule(rows.check_routing, "warning"),
-    "same_figures": AuditRule(tables.check_same_figures, "warning"),
-    "scaling": AuditRule(tables.check_scaling, "warning"),
-    "side_by_side": AuditRule(tables.check_side_by_side, "warning"),
-    "target": AuditRule(rows.check_target, "warning"),
-    "totals": AuditRule(rows.check_totals, "error"),
+    "mfu": AuditRule(mfu.check_mfu, "warning"),
+    "ordering": AuditRule(rates.check_ordering, "error"),
+    "outlier": AuditRule(ranges.check_outlier, "warning"),
+    "passes": AuditRule(samples.check_passes, "error"),
+    "peak": AuditRule(
+        device_limits.check_peak, "error", frozenset({"audit_tf32", "audit_peak_unsure"})
+    ),
+    "precisions": AuditRule(scaling.check_precisions, "warning"),
+    "range": AuditRule(ranges.check_ranges, "error"),
+    "ratios": AuditRule(copies.check_ratios, "warning"),
+    "routing": AuditRule(routing.check_routing, "warning"),
+    "same_figures": AuditRule(copies.check_same_figures, "warning"),
+    "scaling": AuditRule(scaling.check_scaling, "warning"),
+    "side_by_side": AuditRule(samples.check_side_by_side, "warning"),
+    "target": AuditRule(ranges.check_target, "warning"),
+    "totals": AuditRule(rates.check_totals, "error"),
 }
 
 

@@ -10,8 +10,7 @@ are rates of one device.
 from __future__ import annotations
 
 import re
-from collections import defaultdict
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -25,7 +24,7 @@ from trainmark.published.audit.workloads import (
 from trainmark.spec import Message
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Mapping
 
     from trainmark.record.record import Record
     from trainmark.record.work import Row
@@ -460,20 +459,3 @@ def _read_peaks(product: Mapping[str, Any]) -> dict[str, float]:
 
 AuditSubjects = Sequence[AuditSubject]
 Hits = Iterator[tuple[AuditSubject, Message]]  # the findings of a rule
-
-
-def group_subjects(
-    subjects: Iterable[AuditSubject], get_key: Callable[[AuditSubject], Hashable | None]
-) -> list[list[AuditSubject]]:
-    """Return the groups of subjects that have the same key, in order of appearance.
-
-    Args:
-        subjects: launches and printed rows.
-        get_key: returns the key of a subject; None: the subject is in no group.
-    """
-    groups: dict[Hashable, list[AuditSubject]] = defaultdict(list)
-    for subject in subjects:
-        key = get_key(subject)
-        if key is not None:
-            groups[key].append(subject)
-    return list(groups.values())
