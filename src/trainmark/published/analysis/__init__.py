@@ -20,9 +20,9 @@ from trainmark.errors import UsageError
 from trainmark.published.analysis.choice import Choice, choose_speed
 from trainmark.published.analysis.event_logs import MARK_OF_PRESET, read_event_speed
 from trainmark.published.analysis.keywords import KeywordReader
+from trainmark.published.analysis.log_reader import LogReader
 from trainmark.published.analysis.options import AUTO, Options, parse_options
 from trainmark.published.analysis.quantities import Quantity, normalize_rate_unit
-from trainmark.published.analysis.readings import LogReader
 from trainmark.published.analysis.results import STEP_TIME_MODES, Mode, compute_result, is_of_job
 from trainmark.published.analysis.sources import PRESETS
 from trainmark.published.analysis.summary import PERCENTILES, Analysis, summarize

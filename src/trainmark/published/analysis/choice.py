@@ -18,8 +18,9 @@ from trainmark.published.analysis.samples import is_rare, take_only_mean, take_s
 from trainmark.published.analysis.sources import BAR_KEY, PLAIN, PRESETS
 
 if TYPE_CHECKING:
+    from trainmark.published.analysis.log_reader import LogReader
     from trainmark.published.analysis.options import Options
-    from trainmark.published.analysis.readings import LogReader, Readings
+    from trainmark.published.analysis.readings import Readings
     from trainmark.published.analysis.samples import Sample
 
 # Keys that known trainers print only once, in a line at the end of a run.

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, NamedTuple
 from trainmark.errors import DataError
 from trainmark.published.analysis.choice import choose_speed
 from trainmark.published.analysis.lines import LogLine, read_line
+from trainmark.published.analysis.log_reader import LogReader
 from trainmark.published.analysis.options import AUTO, Options
 from trainmark.published.analysis.quantities import normalize_rate_unit
-from trainmark.published.analysis.readings import LogReader
 from trainmark.published.log import read_numbered_lines
 
 if TYPE_CHECKING:
