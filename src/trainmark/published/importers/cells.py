@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from trainmark.published.audit.qualities import is_quality
-from trainmark.published.importers.headers import make_unit_column
+from trainmark.published.importers.column import make_unit_column
 from trainmark.published.importers.units import SECONDS, parse_unit
 from trainmark.published.importers.vocabulary import WORDS, is_without_value, strip_markup
 from trainmark.published.log import DIGITS
@@ -22,7 +22,7 @@ from trainmark.spec import message
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from trainmark.published.importers.headers import Column
+    from trainmark.published.importers.column import Column
     from trainmark.published.importers.units import Unit
     from trainmark.spec import Message
 

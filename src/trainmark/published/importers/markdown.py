@@ -20,6 +20,7 @@ from trainmark.published.importers.labels import count_devices, find_device, spl
 from trainmark.published.importers.models import find_known_model
 from trainmark.published.importers.page import Page, TableLine
 from trainmark.published.importers.vocabulary import (
+    PHRASES,
     WORDS,
     find_precisions,
     has_phrase,
@@ -256,9 +257,9 @@ def _is_inference(nearest_first: list[str]) -> bool:
         nearest_first: the headings above a table.
     """
     for text in nearest_first:
-        if has_phrase(text, WORDS["phrases"]["not_training"]):
+        if has_phrase(text, PHRASES["not_training"]):
             return True
-        if has_phrase(text, WORDS["phrases"]["training"]):
+        if has_phrase(text, PHRASES["training"]):
             return False
     return False
 

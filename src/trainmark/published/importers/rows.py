@@ -38,7 +38,7 @@ from trainmark.spec import message
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from trainmark.published.importers.headers import Column
+    from trainmark.published.importers.column import Column
     from trainmark.published.importers.labels import Label
     from trainmark.published.importers.page import Page, TableLine
     from trainmark.record.work import Reading, Unread

@@ -11,7 +11,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from trainmark.published.importers.cells import mark_decimal_commas
-from trainmark.published.importers.headers import TRAINING_FIGURES, read_headers
+from trainmark.published.importers.column import TRAINING_FIGURES
+from trainmark.published.importers.headers import read_headers
 from trainmark.published.importers.labels import find_device, read_label
 from trainmark.published.importers.rows import (
     COUNT_ROLES,
@@ -28,7 +29,7 @@ from trainmark.published.importers.table_forms import (
     unfold_count_table,
 )
 from trainmark.published.importers.vocabulary import (
-    WORDS,
+    PHRASES,
     has_phrase,
     is_number,
     is_out_of_memory,
@@ -41,7 +42,7 @@ from trainmark.spec import Message, message
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from trainmark.published.importers.headers import Column
+    from trainmark.published.importers.column import Column
     from trainmark.published.importers.page import Page, TableLine
     from trainmark.published.importers.rows import Cell
 
@@ -166,7 +167,7 @@ def _is_result(column: Column) -> bool:
         return True
     # A figure whose unit is in the cells, not in the header, may be one of training. Its name must
     # not say that it is one of inference.
-    is_inference = has_phrase(column.name, WORDS["phrases"]["inference"])
+    is_inference = has_phrase(column.name, PHRASES["inference"])
     return column.name in TRAINING_FIGURES or (column.has_unit_in_cells and not is_inference)
 
 

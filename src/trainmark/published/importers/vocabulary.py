@@ -15,6 +15,7 @@ from trainmark.published.audit.qualities import split_words
 from trainmark.toml_file import read_toml
 
 WORDS: dict[str, Any] = read_toml(Path(__file__).with_name("columns.toml"))
+PHRASES: dict[str, list[str]] = WORDS["phrases"]  # by which names are recognised, by kind
 # Unicode has a full-width form of each visible ASCII character at a fixed distance, and of a space.
 _FULL_WIDTH_CODES = range(0xFF01, 0xFF5F)
 _FULL_WIDTH_SPACE = 0x3000
