@@ -181,7 +181,9 @@ def test_baseline_of_runs_leaves_out_runs_that_their_events_contradict() -> None
     """Two records of the same run are given, of which only one is used.
 
     ``GOLDEN`` is the folder of stored example files; this one is the record of a run that passed on
-    the only device of its node.
+    the only device of its node. Each call of ``compute_baselines_of_runs`` gets the records, the
+    plans of the acceptance that is to be judged, which do the same work as the run, and a name of
+    the baseline, which only errors and results show.
     """
     run = Record.model_validate_json((GOLDEN / "record_toy.json").read_bytes())
     # The same record, but rated as one whose evidence was altered after the run.

@@ -305,9 +305,14 @@ def test_simulated_fault_is_named(scenario: Scenario) -> None:
 @pytest.mark.parametrize("num_nodes", [64, 256, 1024])
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)
 def test_simulated_fault_is_named_in_most_draws(scenario: Scenario, num_nodes: int) -> None:
+    """Each of 40 draws simulates a cluster with the same fault and other random noise.
+
+    ``SCENARIOS`` are faults, such as one node that is 5% slower, or none at all. 95% is what the
+    benchmark ``accept_simulation`` requires, whose draws have the seed 0; any other seed will do.
+    """
     row = simulate(scenario, num_nodes, draws=40, seed=7)
 
-    assert row.right >= 0.9  # share of draws with the correct verdict
+    assert row.right >= 0.95  # share of draws with the correct verdict
     assert row.blamed <= 0.025  # share that blame a healthy node or link: one of the 40 may
 
 
@@ -318,12 +323,13 @@ def test_simulated_group_is_found_in_most_draws(scenario: GroupScenario, num_nod
     """Each of 40 draws simulates a cluster with the same fault and other random noise.
 
     ``GROUP_SCENARIOS``: no fault; eight nodes behind a switch that is 10% slower, in one half of
-    the sorted nodes or in both; and all sets of three or more nodes 7% slower than predicted. The
-    limits allow for chance.
+    the sorted nodes or in both; and all sets of three or more nodes 7% slower than predicted. 95%
+    is what the benchmark ``accept_simulation`` requires, whose draws have the seed 0; any other
+    seed will do.
     """
     row = simulate_groups(scenario, num_nodes, draws=40, seed=7)
 
-    assert row.right >= 0.85  # share of draws with the correct verdict
+    assert row.right >= 0.95  # share of draws with the correct verdict
     assert row.blamed <= 0.025  # share that blame a healthy node: one of the 40 may
 
 

@@ -283,10 +283,13 @@ def test_slow_set_of_all_nodes_is_halved_and_slow_path_between_halves_blames_no_
 
     conclusion = conclude_session(tmp_path)
 
+    # The halves are pairs that ``measure_pairs`` has measured, but the search for slow groups uses
+    # only rounds of its own phase.
     assert conclusion.sets_to_measure == [("a", "b"), ("c", "d")]
     (set_of_all_nodes,) = conclusion.result.wholes
     assert (set_of_all_nodes.outcome, set_of_all_nodes.num_members) == ("unfinished", 4)
     assert set_of_all_nodes.interval is not None
+    # 0.01: the times that the prediction is made from vary by up to 0.2%, see ``VARIATION``.
     assert set_of_all_nodes.interval.slower == pytest.approx(0.4 / predicted_s - 1, abs=0.01)
 
     measure_set(writers, "ab", step_s=0.2)  # each half takes what is predicted
@@ -481,7 +484,9 @@ def test_each_phase_has_its_planned_rounds() -> None:
         ("ssh: {hosts: [a, b]}", {}, "--nproc"),  # the number of ranks of a node is not known
         # Nodes would not share a folder.
         ("ssh: {hosts: [a, b], run_root: /tmp/x}", {"nproc": 1}, "cluster file"),
-        ("ssh: {hosts: [a, A]}", {"nproc": 1, "device": "cpu"}, "ssh.hosts"),  # the same host
+        # The same host twice. This is found last, after the plans were made; for the CPU they can
+        # be made on any machine.
+        ("ssh: {hosts: [a, A]}", {"nproc": 1, "device": "cpu"}, "ssh.hosts"),
     ],
 )
 def test_cluster_that_cannot_be_accepted_is_refused(

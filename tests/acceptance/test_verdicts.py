@@ -97,7 +97,8 @@ def test_bad_link_excludes_one_of_its_devices(tmp_path: Path) -> None:
 
     result = judge_folder(tmp_path)
 
-    # Without one of its devices no work uses the link; the other device can stay.
+    # Without one of its devices no work uses the link; the other device can stay. Both have one
+    # bad link, so the first one is excluded.
     assert result.list_names("fail") == [DEVICES[0]]
     assert list_finding_codes(result, DEVICES[0]) == ["slow_link"]
     assert [slow.members for slow in result.links if slow.decision == "fail"] == [link]
@@ -215,7 +216,8 @@ def test_pair_that_fails_by_itself_is_a_failed_link(tmp_path: Path) -> None:
 
     result = judge_folder(tmp_path)
 
-    # One of the link's two devices is excluded: the link is then not used any more.
+    # One of the link's two devices is excluded: the link is then not used any more. Both have one
+    # bad pair of three, so it is the first one.
     assert result.list_names("fail") == [DEVICES[0]]
     assert list_finding_codes(result, DEVICES[0]) == ["link_failed"]
 

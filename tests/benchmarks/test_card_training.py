@@ -244,12 +244,15 @@ def test_original_model_scores_a_batch_as_our_model_does() -> None:
         max_positions=glm_loader.SEQ_LENGTH,
     )
     our_model = build_model(shape, dropout=0.0, seed=1)
+    # With checkpoints, as the section of the card trains it; the scores are the same without.
     plain = PlainGlm(shape, dropout=0.0, checkpoint_activations=True)
     plain.load_state_dict(our_model.state_dict())
-    # The first two sequences of the first sample's candidates.
+    # ``split_sequences(2)`` cuts the batch, whose only sample is the first one, into batches of two
+    # sequences. The first of them is used: the sample's first two candidates.
     some = next(examples.batch(np.arange(1))[0].split_sequences(2))
     sequences = SequenceTensors.from_batch(some)
-    # The original model takes a target, or none, at each position: ``spread`` makes these.
+    # Our model takes a list of targets and of their positions. The original one takes a target for
+    # every position, and a mask of those that count: ``spread`` makes both, after the other inputs.
     torch.testing.assert_close(
         plain(*glm.spread(sequences.inputs)),
         sequences.sum_scores(our_model(*sequences.inputs)),

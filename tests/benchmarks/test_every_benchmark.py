@@ -61,7 +61,8 @@ def test_a_benchmark_ends_with_a_table_of_numbers(name: str, tmp_path: Path) -> 
 
 
 def test_every_module_with_bars_is_listed_and_every_table_has_a_module() -> None:
-    # A module with bars calls ``conclude``.
+    # ``NAMES`` are all benchmarks: modules with bars that their figures must meet, for which they
+    # call ``conclude``. ``NO_BENCHMARK`` are modules that they use; one of these defines it.
     modules = {
         path.stem
         for path in (ROOT / "benchmarks").glob("*.py")
@@ -71,7 +72,7 @@ def test_every_module_with_bars_is_listed_and_every_table_has_a_module() -> None
     # The page of a card has a JSON file next to it, and no module of its own.
     card_pages = {path.stem for path in (ROOT / "benchmarks/results").glob("*.json")}
     tables = {Path(name).stem for name in list_result_tables()}
-    # Tests write the tables ``hollow`` and ``accept_faults``.
+    # The published tables ``hollow`` and ``accept_faults`` are written by programs below ``tests``.
     assert tables - card_pages - {"hollow", "accept_faults"} <= modules
 
 

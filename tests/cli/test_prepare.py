@@ -78,6 +78,7 @@ def raw(tmp_path):
 
 
 def test_without_a_terminal_few_lines_are_printed_and_none_with_quiet(cli, raw):
+    # ``raw`` has two splits, and a model folder of three files without weights.
     code, out, err = cli("prepare", "distilbert", "--from", str(raw), "--data", "made")
     assert (code, out) == (0, "made\n")
     assert err.splitlines()[:2] == [

@@ -76,9 +76,9 @@ def test_merge_that_is_not_two_tokens_is_named_by_its_line(tmp_path):
 def test_the_tokenizers_own_end_token_is_used(tmp_path, file):
     write_two_files(tmp_path)
     # ``END``, "<|endoftext|>", is the last of the 264 tokens that ``write_two_files`` writes, so
-    # its id is 263; it is also the usual end token.
-    # An object as the library writes it, or none: then the usual end token.
-    for end_token, end_id in (({"content": END}, 263), (None, 263)):
+    # its id is 263; it is also the usual end token. "hello" is the token 259.
+    # An object as the library writes it, a text, or none: then the usual end token.
+    for end_token, end_id in (({"content": "hello"}, 259), ("hello", 259), (None, 263)):
         (tmp_path / file).write_text(json.dumps({"eos_token": end_token}))
         assert open_corpus_tokenizer(tmp_path).end_id == end_id
     (tmp_path / file).write_text(json.dumps({"eos_token": "<none>"}))

@@ -54,8 +54,10 @@ def prepare_long_work(device: Device) -> tuple[Callable[[], Any], int]:
         # Long enough, and ``BEHIND`` times as long as its launch.
         if done_ns >= max(WORK_NS, BEHIND * launched_ns):
             return multiply_square, repeats
+        # To queue a product takes microseconds. If it takes a tenth of ``WORK_NS``, 10 ms, or more,
+        # the host computes the product itself or waits for it: a larger one only takes it longer.
         if launched_ns / repeats > WORK_NS / 10:
-            break  # a larger product only takes the host longer
+            break
     pytest.skip("work never takes longer than its launch: its marks cannot be told from the host's")
 
 

@@ -216,14 +216,15 @@ def test_file_whose_rows_are_no_multiple_of_the_block_is_read_whole(tmp_path):
 @settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     split=st.sampled_from(["train", "test"]),
-    row=st.integers(0, 6),
+    index=st.integers(0, 6),
     file_index=st.integers(0, 4),
     use_first_bad_value=st.booleans(),
     rows_per_block=st.integers(1, 30),
 )
 def test_a_value_outside_its_range_is_named(  # noqa: PLR0917
-    spec, tmp_path, split, row, file_index, use_first_bad_value, rows_per_block
+    spec, tmp_path, split, index, file_index, use_first_bad_value, rows_per_block
 ):
+    # ``index``: which value of the file becomes a bad one; a file of the test split has 7 rows.
     # The files of a split, each with the type of its rows: labels, numbers, and three tables.
     file, row_type = list(spec.get_row_types(split).items())[file_index]
     before = file.read_bytes()
@@ -231,8 +232,9 @@ def test_a_value_outside_its_range_is_named(  # noqa: PLR0917
     # categories from 0 to below their cardinality.
     bad_values = [(2, 255), (np.inf, np.nan), *((cardinality, -3) for cardinality in CARDINALITIES)]
     value = bad_values[file_index][0 if use_first_bad_value else 1]
+    # ``base`` is the type of a single number: a row of the numerical file is an array of them.
     values = np.fromfile(file, row_type.base)
-    values[row] = value
+    values[index] = value
     values.tofile(file)
     # The check caches its result by the times of files. Two writes in quick succession may get the
     # same time from the clock, so each gets a time of its own here.

@@ -92,10 +92,11 @@ def test_distributed_tables_train_as_on_one_rank(
     assert sorted(tables) == list(range(len(spread.cardinalities)))
     for table, rows in join_tables([single_rank]).items():
         torch.testing.assert_close(tables[table], rows, rtol=0, atol=tolerance)
-        # The training changed the table by far more than float32 sums may differ.
+        # The training changed the table by more than the tolerance, so a table without training
+        # would not have passed. Changes are 0.007 or more; 0.025 or more of the one with bfloat16.
         fresh = torch.empty_like(rows)
         fill_rows(fresh, table=table, first_row=0, cardinality=len(rows), seed=SEED)
-        assert (rows - fresh).abs().max() > 5e-3
+        assert (rows - fresh).abs().max() > max(5e-3, tolerance)
     for item in rank_results:
         for value, expected in zip(item["dense"], single_rank["dense"], strict=True):
             torch.testing.assert_close(value, expected, rtol=0, atol=tolerance)
@@ -193,7 +194,8 @@ def test_both_exchanges_overlap_with_the_bottom_layers(monkeypatch: pytest.Monke
     notes: list[str] = []
     # Instead of sending, it notes "begin" when it is called and "wait" when its end is awaited.
     monkeypatch.setattr(dist, "all_to_all_single", Echo(notes))
-    spread = Spread(1)
+    # On one rank, which exchanges with itself: the order of the calls is the same on several.
+    spread = Spread(ranks=1)
     timed: list[str] = []
 
     def time_part(name: str) -> AbstractContextManager[None]:

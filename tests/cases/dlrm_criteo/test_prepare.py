@@ -21,7 +21,12 @@ pytest.importorskip("duckdb", reason="duckdb is not installed: the extra `prepar
 
 
 def make_row(rng):
-    """Return a row; columns have up to some hundred categories, a tenth of fields is empty."""
+    """Return a row; columns have up to some hundred categories, a tenth of fields is empty.
+
+    A number x becomes ``log(x + 3)``, or 0 if there is no logarithm or no number. Another rule has
+    ``log(x + 1)`` instead. So -2 is the smallest number with a logarithm, -3 the largest without
+    one, and -1 the border of the other rule; 123456789012 needs more than 32 bits.
+    """
     numbers = [
         rng.choice(["", "-1", "-2", "-3", "-70", "0", "7", "31", "70000", "123456789012"])
         for _ in range(13)

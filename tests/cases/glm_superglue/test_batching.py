@@ -62,6 +62,10 @@ def test_batch_holds_only_existing_candidates():
     A sequence is a context with a gap and, from its separator on, the tokens of a candidate. Their
     position is that of the gap (1); block positions count within the candidate. Each of its tokens
     has a target, the token to predict; ``prefix_lengths`` are the separators.
+
+    ``HELD`` has these two samples. Of its tokens, 0 is the gap, 9 begins a candidate and 8 ends it:
+    the end is only a target, as the model predicts it after the candidate's last token. The other
+    ids are any. Padding has the id 0, too.
     """
     batch, counts = HELD.batch([1, 0])
     assert counts == Counts(samples=2, sequences=3, tokens=7 + 5 + 4, tokens_padded=3 * 10)

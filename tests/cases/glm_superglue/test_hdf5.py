@@ -272,8 +272,10 @@ def test_files_with_other_numbers_of_sequences_are_refused(folder):
 def test_prepare_refuses_arrays_that_contradict_each_other(folder, tmp_path, kind):
     """``CONTRADICTIONS`` has by name a change of one array after which a file is invalid.
 
-    Each of these three changes makes the file contradict itself. The fixture has written valid
-    files.
+    ``check`` and ``prepare`` read a file by the same class, and ``check`` is tested with all
+    changes. These three stand for the others: no token of a sequence is to be predicted, a sample
+    has sequences of a later one, and the right answer is none of the sample's candidates. The
+    fixture has written valid files.
     """
     name, edit, what = CONTRADICTIONS[kind]  # array, its change, the begin of the error
     file = change_array(folder, name, edit)

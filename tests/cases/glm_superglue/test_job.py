@@ -178,7 +178,11 @@ def test_flop_formula_matches_a_count_by_hand() -> None:
 
 @pytest.mark.parametrize("shuffled", [False, True])
 def test_an_answer_in_the_passage_is_learned_and_a_shuffled_one_is_not(shuffled: bool) -> None:
-    """The name that occurs most often is right; ``shuffled``: a random one is, as a control."""
+    """The name that occurs most often is right; ``shuffled``: a random one is, as a control.
+
+    Only the samples for training are shuffled. A model that learns nothing from them scores by
+    chance on validation samples, in which the answer can be found.
+    """
     train = tiny_glm.NamedOften(1_600, seed=5, shuffled=shuffled)
     validation = tiny_glm.NamedOften(300, seed=6)
     job = tiny_glm.new_job(
@@ -199,7 +203,9 @@ def test_an_answer_in_the_passage_is_learned_and_a_shuffled_one_is_not(shuffled:
     if shuffled:
         assert abs(accuracy - chance) < 4 * noise
     else:
-        assert accuracy > 0.75  # chance is 0.29
+        # With seeds 5, 6 and 7 of the samples 0.89 to 0.93 were reached on a CPU. A sample has 3 or
+        # 4 names, so chance is about 0.29.
+        assert accuracy > 0.75
 
 
 RUNS: list[dict[str, Any]] = [

@@ -107,8 +107,8 @@ def test_recomputed_layer_repeats_its_dropout_mask() -> None:
     """With ``checkpoint_activations`` the backward pass computes each layer a second time.
 
     It must drop the same numbers as before, or gradients would differ. ``compute_gradients``
-    returns log-probabilities and all gradients, from a fixed seed; index 0 of a pair of models is
-    ours.
+    returns log-probabilities and all gradients, from a fixed seed. ``make_models`` returns our
+    model and the original's, with the same weights in each call, as their seed is fixed as well.
     """
     first_run, recomputed, repeated = (
         compute_gradients(make_models(dropout=0.3, checkpoint_activations=switch)[0])

@@ -113,7 +113,7 @@ def test_manifest_lists_the_files_sources_and_counts_of_a_prepared_corpus(
         "tokens": tokens,
         "largest_token_id": 263,
     }
-    # No temporary folder is left.
+    # No temporary folder is left; "gpt2" is the tokenizer's.
     assert sorted(path.name for path in tmp_path.iterdir()) == ["corpus.jsonl", "data", "gpt2"]
 
 

@@ -31,14 +31,15 @@ def test_compliance_checker_misses_only_the_keys_of_a_submission(
     assert list_complaints(path, ruleset) == (set(), [])  # missing keys, other complaints
 
 
-def test_published_results_have_columns_size_and_learning_rates_of_the_recipes() -> None:
+def test_published_results_have_columns_and_size_of_the_case_and_two_learning_rates() -> None:
     references = read_references("gpt_oss_20b")
     # Pages show these columns (``COLUMNS``) and the quality, which is perplexity here: its header
     # differs between cases, so it is not in ``COLUMNS``.
     assert set(references.columns) - {"log_perplexity"} <= set(COLUMNS)
     # The number of the model's weights.
     assert references.parameters == CASE.recipes["standard-1x8"].parameters
-    # The second entry of the cell of changed hyperparameters.
+    # The second entry of the cell of changed hyperparameters. The published global batch sizes are
+    # 16, as in the recipe ``standard-1x8``, which has the first learning rate, and 32.
     rates = [row.cells["fix_hp"].split(", ")[1] for row in references.rows]
     assert rates == ["learning_rate=0.0004", "learning_rate=0.0008"]
     assert all(row.source.url for row in references.rows)

@@ -282,8 +282,10 @@ def test_real_step_needs_at_least_the_predicted_memory(changes: dict[str, Any]) 
 
 
 def test_gradients_of_earlier_micro_batches_exist_beside_the_whole_head_gradient() -> None:
-    # Recomputation makes the backward pass of the last block the moment that needs most. Of two
-    # ranks, each holds half of all gradients, but FSDP2 reduces the head's gradient last.
+    # Recomputation makes the backward pass of the last block the moment that needs most. In the
+    # second of two micro-batches, each of two ranks then holds half of all gradients of the first
+    # one, also of the head's. Beside it is the head's gradient of this micro-batch, which FSDP2
+    # reduces last: until then it is whole.
     changes = TINY | {"checkpoint_activations": "full", "grad_accum_steps": 2, "fsdp": True}
     recipe = tiny_gpt_oss.make_recipe(**changes)
     head_gradient = 4 * recipe.vocab_size * recipe.hidden_size  # 4 bytes a float32

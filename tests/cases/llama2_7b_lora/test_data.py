@@ -218,7 +218,8 @@ def test_check_summarizes_the_content_and_load_returns_it(generated, tmp_path):
     assert loaded.config.vocab_size == 256
     assert data.check(generated, TINY).content_id == facts.content_id
     # Without MMLU, the validation dialogues are scored: other data, so another ``content_id``.
-    # A run that starts from random weights (``init``) measures speed alone: it is not comparable.
+    # The best quality stays 1.0: it is always that of the case's metric, the score on MMLU. A run
+    # that starts from random weights (``init``) measures speed alone: it is not comparable.
     off = data.check(generated, dataclasses.replace(TINY, mmlu_mode="off", init="random"))
     assert off.content_id != facts.content_id
     assert (off.eval_samples, off.best_quality) == (len(loaded.validation), 1.0)

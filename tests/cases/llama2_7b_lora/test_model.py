@@ -263,7 +263,9 @@ def test_a_config_that_cannot_be_trained_is_refused(
     ],
 )  # fmt: skip
 def test_key_of_another_model_is_refused(tmp_path: Path, changes: Any, what: str) -> None:
-    # Each of these keys changes what the model computes, so that results would be wrong.
+    # Each of these keys changes what the model computes, so that results would be wrong. Errors
+    # show the value of a key that the case uses, such as ``rope_parameters``, as Python does, and
+    # that of any other key as JSON.
     write_folder(tmp_path)
     file = tmp_path / "config.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | changes))
@@ -297,6 +299,7 @@ def test_keys_of_the_published_llama_2_are_read(tmp_path: Path) -> None:
         "_name_or_path": "meta-llama/Llama-2-7b-hf", "head_dim": 16,
     }  # fmt: skip
     (tmp_path / "config.json").write_text(json.dumps({**TINY.raw, **published}))
+    # ``raw`` has only the keys that the case uses; those added here are checked or ignored.
     assert read_config(tmp_path).raw == TINY.raw
 
 

@@ -147,7 +147,8 @@ def test_real_step_needs_the_predicted_memory(changes: dict[str, Any]) -> None:
             job.step(job.batches(epoch))
     recipe = tiny_llama31.make_recipe(**changes)
     needed = predict(recipe, 1).total  # on one rank
-    # The prediction may be up to 5% too low, and hardly too high: it must refuse no run that fits.
+    # The prediction may be up to 5% too low, and hardly too high, so that it refuses no run that
+    # fits. It is at most 0.1% too high here; a rank needs far more than that beside its tensors.
     assert 0.95 * live.peak <= needed <= 1.002 * live.peak
     # Exactly so much memory does not suffice, as the process needs some for other things.
     with pytest.raises(EnvironmentFault, match="a rank needs about"):
@@ -199,8 +200,10 @@ def test_each_tensor_parallel_rank_has_the_whole_input_of_the_head() -> None:
 
 
 def test_gradients_of_earlier_micro_batches_exist_beside_the_whole_head_gradient() -> None:
-    # Recomputation makes the backward pass of the last block the moment that needs most. Of two
-    # ranks, each holds half of all gradients, but FSDP2 reduces the head's gradient last.
+    # Recomputation makes the backward pass of the last block the moment that needs most. In the
+    # second of two micro-batches, each of two ranks then holds half of all gradients of the first
+    # one, also of the head's. Beside it is the head's gradient of this micro-batch, which FSDP2
+    # reduces last: until then it is whole.
     changes = TINY | {"checkpoint_activations": "full", "grad_accum_steps": 2, "fsdp": True}
     recipe = tiny_llama31.make_recipe(**changes)
     all_gradients = 4 * tiny_llama31.new_job(**changes).num_parameters  # 4 bytes a float32
