@@ -185,26 +185,33 @@ def test_unreadable_record_has_a_page_with_the_error(runs, tmp_path):
     assert "This request cannot be answered" in read_page(tmp_path / "site/runs/run-1.html").texts
 
 
-def test_hostile_text_of_a_record_stays_text(tmp_path):
+@pytest.mark.parametrize("served", [False, True])
+def test_hostile_text_of_a_record_stays_text(tmp_path, served):
+    # ``HOSTILE`` has a script, quotes, the end of a title, a character that reverses the direction
+    # of writing (U+202E) and ``{{7*7}}``, of which a template engine would make 49.
+    # ``make_document`` puts it into these fields of the golden record, and makes it the run's id.
     hostile_document = make_document(
         HOSTILE,
         plan__case=HOSTILE,
+        plan__about__title={"en": HOSTILE, "zh": HOSTILE},
         plan__recipe_name=HOSTILE,
-        plan__recipe__precision=HOSTILE,
+        plan__device__product_names=[HOSTILE, HOSTILE],
         environment__devices=[{"name": HOSTILE}],
-        figures={"p_train": 1.0},
+        environment__driver=HOSTILE,
     )
-    # ``HOSTILE`` has a script, quotes, the end of a title, a character that reverses the direction
-    # of writing (U+202E) and ``{{7*7}}``, of which a template engine would make 49.
-    # ``make_document`` puts it into these fields of the golden record.
     database = make_index(tmp_path / "runs", ("a", hostile_document))
-    writing.write_site(database, tmp_path / "site", served=True)
-    for page in (tmp_path / "site").rglob("*.html"):
-        text = page.read_text(encoding="utf-8")
+    writing.write_site(database, tmp_path / "site", served=served)
+    # The pages of a server are compressed.
+    pages = sorted((tmp_path / "site").rglob("*.html.gz" if served else "*.html"))
+    # In two languages: the list, the machines, the case and the run.
+    assert len(pages) == 2 * 4
+    for page in pages:
+        data = page.read_bytes()
+        text = (gzip.decompress(data) if served else data).decode()
         assert "<script>alert" not in text
         assert "\u202e" not in text
-        # A template in the text is not evaluated.
-        assert "7*7" in text or "49" not in Reader(text).texts
+        # Each place that shows the text shows its template too, which so was not evaluated.
+        assert text.count("{{7*7}}") == text.count("alert(1)") > 0
 
 
 def test_case_page_shows_speed_by_machine_and_changes_with_commits(tmp_path, monkeypatch):
