@@ -429,13 +429,26 @@ def test_record_of_a_failed_log_has_unit_and_loss_of_the_public_tool(
     assert (record["UNIT"], record["LOSS_RESULT"]) == (unit, loss)
 
 
-@pytest.mark.parametrize("num_lines", [1, 5])
-def test_counter_with_a_clock_gives_steps_per_second(tmp_path: Path, num_lines: int) -> None:
-    """Ten steps every 5 s. A note about a falling running mean is not for counters."""
+@pytest.mark.parametrize(
+    # ``earlier_steps``: those before a resume, which the counter includes, but not the clock.
+    ("earlier_steps", "num_lines", "first_line"),
+    [
+        (0, 1, 1),  # the speed of a single line is its counter divided by its clock
+        (0, 5, 2),  # that of several lines is the rise between them, from the second line on
+        (200, 5, 2),
+    ],
+)
+def test_counter_with_a_clock_gives_steps_per_second(
+    tmp_path: Path, earlier_steps: int, num_lines: int, first_line: int
+) -> None:
+    # LLaMA-Factory's counter of steps and its clock: ten steps every 5 s.
     lines = [
-        f'{{"current_steps": {10 * n}, "total_steps": 100, "elapsed_time": "0:00:{5 * n:02d}"}}\n'
+        f'{{"current_steps": {earlier_steps + 10 * n}, "elapsed_time": "0:00:{5 * n:02d}"}}\n'
         for n in range(1, num_lines + 1)
     ]
     analysis = analyze_text(tmp_path, "".join(lines))
     assert read_speed(analysis) == (2.0, "steps/s")
+    # With earlier steps, the counter divided by the clock falls from 42 to 10. A note would say so
+    # of a trainer that prints this mean; this one prints the counter, so nothing misleads.
     assert "falls" not in summarize(analysis)
+    assert analysis.figures["first_value"] == f"line {first_line}: {lines[first_line - 1].strip()}"

@@ -305,9 +305,9 @@ class LogReader:
         # The mean itself is kept, too: it counts if it is printed only once, and if it falls much,
         # it shows that the run was resumed.
         if not form.is_counter:
-            readings.add_mean_rate(pair.value)
+            readings.add_mean_rate(line, pair.value)
         elif clock_s > 0:
-            readings.add_mean_rate(pair.value / clock_s)
+            readings.add_mean_rate(line, pair.value / clock_s)
 
     def _add_value(self, line: LogLine, pair: Pair, readings: Readings) -> None:
         """Add a number as it is printed, with the time and the work that its line prints.

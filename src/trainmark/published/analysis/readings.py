@@ -59,6 +59,11 @@ class _CounterReading(NamedTuple):
     clock_s: float
 
 
+def _show_line(line: LogLine) -> str:
+    """Return a line of the log, cut if it is long, with its number: ``line 12: …``."""
+    return f"line {line.number}: {line.text.strip()[:_SHOWN_CHARACTERS]}"
+
+
 @dataclass
 class Readings:
     """All values of one source: a key in the log, or a form in which a known trainer prints speed.
@@ -75,6 +80,7 @@ class Readings:
         has_steps: a line with a value also has the number of a step.
         first_mean_rate: first mean rate since the start, of a source whose form has a clock.
         last_mean_rate: last of them.
+        last_mean_text: its line.
     """
 
     source: Source
@@ -88,6 +94,7 @@ class Readings:
     has_steps: bool = False
     first_mean_rate: float | None = None
     last_mean_rate: float = 0.0
+    last_mean_text: str = ""
     # The last values of steps, which other ranks may print a little later.
     _recent: deque[_StepPrint] = field(default_factory=lambda: deque(maxlen=_MAX_STEPS_APART))
     _last_num_pauses: int = 0  # ``num_pauses`` of the context at the last value
@@ -132,7 +139,7 @@ class Readings:
             return
         # The first ``skip`` values of a run do not count.
         is_first_counted = len(run.values) == self.skip
-        run.last_text = f"line {line.number}: {line.text.strip()[:_SHOWN_CHARACTERS]}"
+        run.last_text = _show_line(line)
         # The shown line is that of the first value that counts. If no value counts, because all
         # are skipped, it is that of the first value.
         if is_first_counted or not run.first_text:
@@ -167,7 +174,7 @@ class Readings:
                 return True
         return False
 
-    def add_mean_rate(self, rate: float) -> None:
+    def add_mean_rate(self, line: LogLine, rate: float) -> None:
         """Keep a rate that the trainer prints as the mean since its start.
 
         The first and the last are enough: if the log has only one, it is the speed, and if the
@@ -176,6 +183,7 @@ class Readings:
         if self.first_mean_rate is None:
             self.first_mean_rate = rate
         self.last_mean_rate = rate
+        self.last_mean_text = _show_line(line)
 
     def add_counter_reading(
         self, line: LogLine, done: float, clock_s: float, context: LogContext

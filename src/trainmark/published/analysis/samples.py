@@ -259,6 +259,7 @@ def take_only_mean(readings: Readings) -> Sample | None:
         unit=readings.source.quantity.unit,
         values=np.array([readings.last_mean_rate]),
         num_lines=1,
+        first_text=readings.last_mean_text,
         is_from_closing_line=True,
     )
 
