@@ -191,7 +191,9 @@ def test_parts_of_steps_are_summed_per_window_and_parts_of_evaluations_dropped(
     async_device: AsyncDevice,
 ) -> None:
     device, stages = async_device, StepStages()
-    loop, events = make_loop(device, [[Micro(work_ns=100)] * 5], qualities=[0.5])
+    loop, events = make_loop(
+        device, [[Micro(work_ns=100)] * 5], qualities=[0.5], eval_every_epochs=1
+    )
     loop.stages = stages
     job_step, job_evaluate = loop.job.step, loop.job.evaluate
 
@@ -215,7 +217,9 @@ def test_parts_of_steps_are_summed_per_window_and_parts_of_evaluations_dropped(
     assert [item["parts_ns"] for item in events.named("window")] == [
         {"look up": 30 * steps, "wait": 5 * steps} for steps in (1, 1, 3)
     ]
-    assert stages.take_ns(device) == {}  # the time within the evaluation is not left over
+    # The evaluation at the end of the epoch spent 1,000 ns in "look up", which are not left over.
+    assert len(events.named("evaluate")) == 1
+    assert stages.take_ns(device) == {}
 
 
 def test_nothing_is_written_read_or_synchronized_within_a_window(
