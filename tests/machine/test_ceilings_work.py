@@ -213,9 +213,12 @@ def test_bandwidths_match_a_line_of_nccl_tests(measure_candidates: Any) -> None:
 
 
 def make_rated_points(*rates_of_sizes: float | None) -> list[Point]:
-    """Return points of sizes 0, 1, … with these rates; None: the size was not measured."""
+    """Return points of sizes 0, 1, … with these rates; None: the size was not measured.
+
+    Their amount of work is 1, as no caller reads it.
+    """
     return [
-        Point((size,), 1.0, rate=None if rate is None else {"max": rate})
+        Point(size=(size,), amount=1.0, rate=None if rate is None else {"max": rate})
         for size, rate in enumerate(rates_of_sizes)
     ]
 
@@ -242,8 +245,9 @@ def test_a_matmul_is_checked(
     precision: Any, shape: tuple[int, int, int], sync_device: SyncDevice
 ) -> None:
     # ``needs_fp8_matmul`` skips fp8 if this torch cannot multiply such numbers on a CPU.
-    # ``shape``: rows, inner and columns. The check compares some of many rows and columns, of which
-    # the rows after the first 1024 repeat these, and all of few.
+    # ``shape``: rows, inner and columns. The check compares about 16 rows and 16 columns of the
+    # product: of (64, 64, 64) every fourth one, of (1, 5, 1) all. An operand with 2500 rows repeats
+    # its first 1024, because drawing random numbers takes time.
     work = rates.prepare_matmul(sync_device, precision, shape)
     work.run()
     assert work.fault() is None

@@ -202,15 +202,18 @@ def test_a_precision_that_the_recipe_needs_and_the_device_refuses_stops_a_run(
     assert (opening.severity, refused.severity, refused.what) == ("fine", "stops", "fp32: no units")
 
 
-def test_a_torch_that_crashes_or_hangs_stops_a_run(tmp_path):
-    crash = "python: exit code -11"
-
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [("failed", "python: exit code -11"), ("hung", "python: no answer in 40 s")],
+)
+def test_a_torch_that_crashes_or_hangs_stops_a_run(tmp_path, kind, text):
+    # ``run_tool`` runs the process that opens torch; this is how it reports a crash or a hang.
     def run_tool(*_, **__):
-        raise MonitorFault("failed", crash)
+        raise MonitorFault(kind, text)
 
     condition = read_single_condition(doctor.check_torch(make_machine(tmp_path, tool=run_tool)))
     assert condition.severity == "stops"
-    assert crash in condition.what
+    assert text in condition.what
 
 
 def test_processes_on_the_devices_are_named(tmp_path, register_vendors):

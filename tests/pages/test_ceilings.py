@@ -149,12 +149,20 @@ def test_notes_are_in_the_language_of_the_page() -> None:
 
 
 def test_a_collective_shows_its_bus_bandwidth() -> None:
-    # The factor converts bytes/s of the operation to those of each link.
+    # The measured rate already counts the bytes on each link, ``bus_factor`` for each byte of a
+    # message. The page only names it so and does not multiply it again.
     measured_point = make_point([1 << 20], rate=3e9)
     (table,) = list_tables(make_ceilings([make_kind("all_reduce", measured_point, bus_factor=1.5)]))
     (row,) = table.rows
-    # Cells of the row: the work, the size, median, maximum, and the unit.
-    assert (translate(row[0], "en"), row[1], row[4]) == ("all reduce (bus)", "1 MiB", "GB/s")
+    # Cells of the row: the work, the size, median, maximum, and the unit. The median of
+    # ``make_point`` is three quarters of the maximum.
+    assert (translate(row[0], "en"), *row[1:5]) == (
+        "all reduce (bus)",
+        "1 MiB",
+        "2.250",
+        "3.000",
+        "GB/s",
+    )
 
 
 def test_use_by_other_processes_is_reported() -> None:
@@ -195,7 +203,7 @@ def test_pairs_are_listed_from_the_slowest() -> None:
         line for line in list_lines(ceilings) if line.startswith("slowest pair")
     ]
     assert "rank 0 - rank 2, 20.0 GB/s (50% of the median over 3 pairs)" in slowest_pair_line
-    assert "64 MiB in both directions" in slowest_pair_line
+    assert "64 MiB in both directions" in slowest_pair_line  # the size of ``make_pair``'s points
 
 
 def test_pairs_that_were_not_measured_have_a_reason() -> None:

@@ -347,6 +347,7 @@ def test_picture_uses_colours_of_the_page() -> None:
 
 def test_script_is_complete_and_safe_inside_html() -> None:
     script = rendering.build_chart_script()
+    # What draws the charts of a page, our ``charts.js``, is in it beside the libraries.
     assert "figure.chart" in script
     assert "</script" not in script  # it would end the element early
     assert len(script.encode()) < 1_000_000  # each page contains it

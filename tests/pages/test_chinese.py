@@ -36,7 +36,11 @@ TYPOGRAPHY_FAULT = re.compile(
 
 
 def iterate_strings(value: Any) -> Iterator[str]:
-    """Yield the strings of a TOML document that are ours, not a page's printed cells."""
+    """Yield the strings of a TOML document that are ours.
+
+    In the published rows of a case, ``cells`` and ``configuration``, the name of a row, are as
+    others printed them.
+    """
     if isinstance(value, str):
         yield value
     elif isinstance(value, dict):

@@ -161,8 +161,9 @@ def read_visible(document, lang="en"):
 
 
 def test_the_first_screen_has_few_words_and_figures():
-    # With results to compare, failed, with telemetry, and of a small case.
-    others = [make_record(run_id=name, plan=read_record().plan) for name in ("x", "y")]
+    # With results to compare (two more runs of the same work), failed, with telemetry, and of a
+    # small case.
+    others = [make_record(run_id=name) for name in ("x", "y")]
     for document in (
         page.build_document([make_record()], others),
         page.build_document([make_failed_record()]),
@@ -255,7 +256,8 @@ def test_token_case_shows_tokens_first_and_its_cost_per_token():
 )
 def test_nonstandard_model_is_named_by_its_size(changes, job, lang, size_name):
     # ``job`` is what the job reports. The standard model has 66,955,010 parameters: a size near
-    # it, or none, is not named.
+    # it, or none, is not named. The recipe's name does not matter, even if it is that of a small
+    # model.
     record = make_planned_record(**changes)
     record = record.model_copy(update={"environment": record.environment | {"job": job}})
     assert translate(build_title(record), lang).startswith(size_name)
@@ -361,7 +363,8 @@ def test_a_throughput_that_counts_samples_several_times_is_not_compared():
     # ranks counts the samples of all ranks, twice.
     assert [row.stated.sample_count for row in rows] == [2, 16, 32, 16, 2, 32]
     # The micro-batch of a rank is not counted several times: the first three rows divide 65,536
-    # samples among 1, 8 and 16 ranks.
+    # samples among 1, 8 and 16 ranks. The others print the batch of all of their 8, 1 and 16 ranks:
+    # 2,097,152, 262,144 and 2,752,512.
     assert [row.stated.micro_batch_size for row in rows] == [
         65_536,
         8_192,
@@ -414,9 +417,11 @@ def test_trust_reason_of_some_launches_shows_their_number():
     document = page.build_document([launch, calm])
     busy, few = document.doubts
     assert translate(busy.full, "en").endswith("during the run (1 of 2 launches)")
-    (line,) = document.reasons  # of a terminal
-    assert translate(line, "en").count("(1 of 2 launches)") == 1
     assert translate(few.full, "en") == "fewer than 5 launches (2)"
+    # A terminal shows all reasons of the same grade, here "noisy", in one line.
+    (line,) = document.reasons
+    assert translate(line, "en").count("(1 of 2 launches)") == 1
+    assert "fewer than 5 launches" in translate(line, "en")
 
 
 def test_failed_run_shows_no_trust_reasons():
@@ -728,10 +733,12 @@ def test_spread_of_ranks_that_share_cores_is_not_explained_by_a_short_time():
         rank.model_copy(update={"step_ns": ms * 10**6})
         for rank, ms in zip(record.ranks, (100, 115), strict=True)
     ]
-    device = record.plan.device.model_copy(update={"torch_type": "cpu"})
-    # "oversubscribed": more ranks than cores. Of two ranks, the faster one is the median rank.
+    device = record.plan.device.model_copy(update={"torch_type": "cpu"})  # the ranks share cores
+    # "oversubscribed": more ranks than cores, so ranks were not searched for a slow one. Without
+    # the label, the sentence would say that the measured time was too short to tell.
     planned = make_planned_record(device=device, labels=["oversubscribed"])
     strip = build_rank_strip(planned.model_copy(update={"ranks": ranks}))
+    # Of two ranks, the faster one is the median rank.
     assert translate(strip.sentence, "en") == (
         "the steps of the slowest rank are 15.0% longer than those of the median rank; "
         "the ranks share the host's cores, so their devices are not compared"
@@ -803,7 +810,8 @@ def test_html_is_one_file_in_both_languages_that_loads_nothing():
     assert reader.list_attributes("src", "srcset", "action") == []
     style = page_text[page_text.index("<style>") : page_text.index("</style>")]
     assert "url(" not in style
-    assert ":root:has(#lang-zh:checked) .in-en" in style.replace(", ", " ")
+    # Without a script: if the button of one language is chosen, texts in the other are hidden.
+    assert ":root:has(#lang-zh:checked) .in-en { display: none; }" in style
     # Only this script may run, by its hash.
     (program,) = re.findall(r"<script>(.*?)</script>", page_text, re.DOTALL)
     digest = b64encode(sha256(program.encode()).digest()).decode()
@@ -969,6 +977,7 @@ def make_spread_model_record(**job):
 
 def test_lists_and_tables_of_a_case_are_filled_from_the_run():
     spread = make_spread_model_record(parallel={"data": 4, "tensor": 2, "fsdp": True}, share=0.125)
+    # The global batch is that of the golden run: 96 samples on each of two ranks.
     assert (
         "- Ranks: data 4, tensor 2, fsdp yes\n- Share: 12.5%\n- Batch: 192\n"
         in to_page_markdown(spread)

@@ -343,6 +343,8 @@ def three_runs(tmp_path, monkeypatch):
     """Return an index of the runs a, b and c of five launches each, such as ``a1`` to ``a5``.
 
     b is 1.2 times as fast as a, on another driver; c has another batch size, so it is other work.
+    Of the throughputs only p_train is known: the others would be equal in all runs, as each is a
+    copy of the golden record.
     """
     # These records have no evidence that could be checked.
     monkeypatch.setattr("trainmark.pages.site.views.check_record", lambda record, *_, **__: record)
@@ -593,7 +595,8 @@ def test_rows_of_the_list_have_what_the_filter_compares(tmp_path):
     # Figures by name, recipe fields by both of their names. The newest run, of bs=64, is first.
     first = next(row for row in values if row["case"] == "toy")
     assert (first["p_core"], first["bs"], first["micro_batch_size"]) == (1422.0, 64, 64)
-    # The status is the badge of the row: of a run that passed, its trust.
+    # The status is the badge of the row: of a run that passed, its trust. It is the lowest grade,
+    # because these records lack their evidence, the events of a run.
     assert (first["case"], first["status"], first["rules"]) == ("toy", "do_not_quote", "open")
     units = json.loads(page.list_values("form", "data-units")[0])
     assert (units["p_core"], units["e2e_time"], units["mem"]) == ("samples/s", "s", "bytes")

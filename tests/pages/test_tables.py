@@ -224,7 +224,8 @@ def test_a_founding_page_equals_our_table_cell_by_cell(case):
 
 def test_a_record_with_a_published_rows_values_prints_that_row():
     # The golden record gets the values of the second published row of its case: A100, 1x8, fp32, a
-    # batch size of 96, and its figures with more digits than the page prints.
+    # batch size of 96, and its figures with more digits than the page prints. Without the devices
+    # that its ranks reported, the planned name of the device is shown, "A100".
     record = read_golden_record()
     plan = record.plan.model_copy(
         update={

@@ -29,7 +29,11 @@ def test_every_text_exists_in_both_languages_with_the_same_placeholders():
 
 
 def test_every_text_is_used():
-    """A text is used by its key, or by ``f"kind.{name}"`` or ``"kind." ~ name`` in the source."""
+    """A text is used by its key, or the source makes the key ``kind.name`` from a computed name.
+
+    That is ``f"kind.{name}"``, in a template ``"kind." ~ name``, or a call such as ``term("kind",
+    name)``.
+    """
     root = Path(trainmark.__file__).parent
     paths = (root / "pages").rglob("*")
     page_files = [path for path in paths if path.suffix in (".py", ".j2", ".json")]
@@ -48,7 +52,7 @@ def test_every_text_is_used():
             or f'("{kind}", ' in page_source
             or f'"{kind}." ~' in page_source
         )
-        key_occurs = re.search(rf"""["'@]{re.escape(key)}["']""", page_source)
+        key_occurs = re.search(rf"""["']{re.escape(key)}["']""", page_source)
         if not key_occurs and not (kind_is_composed and name_occurs):
             unused.append(key)
     assert unused == []

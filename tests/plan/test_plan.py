@@ -136,8 +136,8 @@ def test_tunable_fields_are_listed_and_fixed_fields_make_the_run_open(resolve: A
         ("throughput-1x1", "1x8", "standard-1x8"),  # the run's number of ranks takes precedence
         ("standard-1x1", "1x8", "standard-1x8"),
         ("throughput-1x1", "1x4", "standard-1x1"),  # then the world it was written for
-        ("long", "1x2", "standard-1x1"),  # then the nearest
-        ("long", "1x3", "standard-1x8"),
+        ("long", "1x2", "standard-1x1"),  # then the nearest by the ratio of ranks
+        ("long", "1x3", "standard-1x8"),  # 8 / 3 is less than 3 / 1
         ("long", "4x8", "standard-1x8"),
         ("tiny", "1x1", "tiny"),  # its generated data is other work: compared with itself
     ],
@@ -539,11 +539,12 @@ def test_feature_missing_from_the_installed_torch_is_refused(
     request = RunRequest(case="gpt_megatron", recipe="tiny", nproc=nproc, overrides={field: value})
     recipe = choose_work(request).recipe
     vendor = FakeVendor("cpu", devices=4)
-    vendor.collective_backend = "gloo"  # with which FSDP of torch 2.7.1 gets wrong gradients
-    refuse_unsuitable_device(vendor, recipe, nproc, ranks_share_cores=True)  # raises nothing
+    # FSDP is only refused with this backend, with which it gets wrong gradients in torch 2.7.1.
+    vendor.collective_backend = "gloo"
+    refuse_unsuitable_device(vendor, recipe, nproc, ranks_share_cores=False)  # raises nothing
     monkeypatch.setattr("trainmark.torch_version._read_version", lambda _: "2.7.1")
     with pytest.raises(EnvironmentFault, match=r"2\.11 or newer, but 2\.7\.1") as caught:
-        refuse_unsuitable_device(vendor, recipe, nproc, ranks_share_cores=True)
+        refuse_unsuitable_device(vendor, recipe, nproc, ranks_share_cores=False)
     assert caught.value.where == f"recipe field {field}"
 
 

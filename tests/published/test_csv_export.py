@@ -57,7 +57,8 @@ def test_row_has_its_stated_status_and_data(import_text, status, codes):
 
 @pytest.mark.parametrize("delimiter", [",", ";", "\t"])
 def test_csv_with_known_column_names_is_read(import_text, delimiter):
-    # Line 3 has no figure, line 5 too few cells; the empty line 4 is no row.
+    # Line 3 has no figure: its sixth cell is no fault, as empty cells after the last column do not
+    # count. Line 5 has too few cells; the empty line 4 is no row.
     text = "device,nnodes,nproc,p_whole,note\nX100,2,8,12.5,mine\nX100,1,1,n/a,,\n\nX100,8,1,7\n"
     imported_rows = import_text(text.replace(",", delimiter), "r.csv")
     (row,) = imported_rows.rows

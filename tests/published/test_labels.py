@@ -69,7 +69,9 @@ def test_contradiction_of_label_and_file_is_noted(label, config_file, code):
     ],
 )
 def test_world_of_columns_is_compared_with_label(label, columns, device, world, codes):
-    # ``columns``: the world that other columns of the row give.
+    # ``columns``: the world that other columns of the row give. A world in the label, such as
+    # "(2x8)", is not part of the device's name. "x8" alone is none: the number before it may be
+    # the product's, as in "4090 x8", so it stays in the name.
     label_facts = labels.read_label(label, world_of_columns=columns)
     assert (label_facts.device, (label_facts.nnodes, label_facts.nproc)) == (device, world)
     assert [note.code for note in label_facts.notes] == codes

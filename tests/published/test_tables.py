@@ -65,9 +65,11 @@ def test_column_for_each_precision_gives_a_row_for_each() -> None:
     assert (first.device, first.world_size) == ("V100 32G", 1)
     # Line 9 has a batch size of its own for each precision.
     assert (first.changes["micro_batch_size"], second.changes["micro_batch_size"]) == ("4", "8")
-    # The last table is of inference, so the name says so; it prints the number as 28\.32.
-    last = imported_rows.rows[-2]
-    assert {name: x.value for name, x in last.figures.items()} == {"inference Throughput": 28.32}
+    # The last table is of inference, so the name says so. It has one line, with fp32 and amp, and
+    # prints the number of fp32 as 28\.32.
+    fp32, amp = imported_rows.rows[-2:]
+    assert (fp32.line, fp32.precision, amp.line, amp.precision) == (25, "fp32", 25, "amp")
+    assert {name: x.value for name, x in fp32.figures.items()} == {"inference Throughput": 28.32}
 
 
 def test_headers_of_four_lines_are_joined_and_options_name_the_precision() -> None:
@@ -211,6 +213,9 @@ def test_plain_english_headers_are_read(name: str, figures: list[dict[str, float
     ],
 )  # fmt: skip
 def test_header_gives_role_and_name_of_its_column(header: str, role: str, name: str | None) -> None:
+    # "sem%" is the standard error of the mean, which follows from other figures. Behind a number, T
+    # are tokens and S are samples. A largest speed ("max") is not the usual figure of a run, so its
+    # column keeps its own name without the unit.
     column = read_header(header)
     assert column.role == role
     if name is not None:  # the name of a column that is derived from others does not matter

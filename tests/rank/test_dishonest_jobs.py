@@ -100,7 +100,10 @@ class TwiceTheStep(TwiceTheSamples):
 
 
 class HalfBatches(ToyJob):
-    """Trains half of each batch's rows and counts them all, within the global batch."""
+    """Trains two batches of half the rows in place of each batch, and counts each as a whole one.
+
+    So no step counts more samples than the recipe's batch has, but an epoch counts twice its rows.
+    """
 
     def batches(self, epoch: int) -> Iterator[Batch]:
         for batch in super().batches(epoch):
@@ -455,7 +458,9 @@ class ScoresHalf(ToyJob):
 
 
 def test_an_evaluation_over_fewer_rows_is_a_finding(run_job: Run) -> None:
-    record = run_job(ScoresHalf)  # reports 500 of the 1,000 rows of validation data
+    # Reports 500 of the 1,000 rows of validation data, which is also the cause of a failed run.
+    record = run_job(ScoresHalf)
+    assert read_cause(record)[:2] == ("wrong_evaluation", "evaluation_rows")
     assert [finding.as_dict() for finding in list_doubts(record)] == [
         {"code": "evaluated_rows", "args": {"scored": 500, "rows": 1000}}
     ]
@@ -598,6 +603,7 @@ def test_correct_evaluation_without_the_helper_passes(run_job: Run) -> None:
     [
         # Scores the same 250 rows four times.
         (ScoresOneBatch, "evaluation_rows_repeated", {"rows": 1000, "distinct": 250}, True),
+        # One evaluation after each of two epochs.
         (ScoresOtherRows, "evaluation_rows_change", {"evaluations": 2}, True),
         (SaysNothing, "evaluation_unchecked", {}, False),  # does not report its rows
     ],

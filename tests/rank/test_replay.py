@@ -75,7 +75,14 @@ class ScriptedDigests:
 
 
 def make_digest(loss: float, *, gradient: int = 0, weight: int = 0) -> StepDigest:
-    """Return the digest of a step; ``gradient`` and ``weight`` change one tensor of their part."""
+    """Return the digest of a step of a model with two tensors, "first" and "last".
+
+    Gradients are in the order of the backward pass, from the last tensor to the first.
+
+    Args:
+        gradient: change of the gradient of the first tensor; 0: none.
+        weight: change of the last tensor; 0: none.
+    """
     return StepDigest(
         loss=loss.hex(),
         gradients={"last": 4, "first": 5 + gradient},
