@@ -180,9 +180,9 @@ def test_status_in_brackets_behind_a_label_of_our_own_page_is_read(lang, status)
 )
 def test_row_with_another_number_of_cells_than_headers_is_not_read(cells, num_cells):
     # ``NINE`` is a table with nine columns, the last of which is the memory in GiB. ``cells``
-    # replace its cell in the first row; ``num_cells`` is how many cells this row then has. The first
-    # pipe ends the eighth cell, so "|" has no ninth one and "||" an empty one. Empty cells after
-    # the ninth do not count.
+    # replace its cell in the first row; ``num_cells`` is how many cells this row then has. Their
+    # first pipe ends the eighth cell, so "|" adds no ninth one and "||" an empty one. Empty cells
+    # after the ninth do not count.
     text = NINE.replace("| 13.9/40.0 |", cells)
     for page_text in (text, "> " + text.replace("\n", "\n> ")):
         row = read(page_text)[0]
