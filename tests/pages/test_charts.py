@@ -121,7 +121,7 @@ def test_a_long_loss_is_smoothed_by_a_moving_mean() -> None:
     losses[3] = None
     chart = check_pictures(charts.chart_loss(read_golden_record(loss=losses)))
     # The window is 2% of the steps, but at least 5 of them.
-    assert translate(chart.title, "en") == "Training loss; bold: mean over 5 steps"
+    assert translate(chart.title, "en") == "Training loss; bold: moving average over 5 steps"
     smoothed = [row["value"] for row in read_datasets(chart)["smoothed"]]
     assert smoothed[0] == pytest.approx(1 / 3, abs=1e-6)  # of steps 1 to 3
     assert smoothed[3] == pytest.approx(2 / 4, abs=1e-6)  # of 2, 3, 5 and 6

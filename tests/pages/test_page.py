@@ -263,7 +263,7 @@ def test_nonstandard_model_is_named_by_its_size(changes, job, lang, size_name):
     assert translate(build_title(record), lang).startswith(size_name)
 
 
-@pytest.mark.parametrize(("lang", "word"), [("en", "open rules"), ("zh", "开放规则")])
+@pytest.mark.parametrize(("lang", "word"), [("en", "open rules"), ("zh", "开放组规则")])
 def test_open_rules_are_shown_in_every_title(lang, word):
     # ``rules``: "open" if the user changed what the closed rules fix, such as the weight decay. The
     # golden record of ``make_record`` is a closed one.
