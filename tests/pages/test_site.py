@@ -15,7 +15,7 @@ from support.store_bodies import make_document, write_record_file
 from trainmark.errors import UsageError
 from trainmark.pages import rendering
 from trainmark.pages.site import lists, rows, views, writing
-from trainmark.pages.site.launches import PAGE_COLUMNS
+from trainmark.pages.site.launches import PAGE_COLUMNS, get_speed
 from trainmark.pages.site.views import Links, make_safe_file_name
 from trainmark.results.store.index import Index
 from trainmark.results.store.query import list_runs
@@ -125,6 +125,29 @@ def test_launches_of_a_run_share_one_row_with_mean_and_range(tmp_path):
     # The cube root of 100 x 130 x 110 is 112.7.
     assert {"112.7 samples/s ", "100.0 – 130.0 (range), 3 launches"} <= set(page.texts)
     assert not any(str(tmp_path) in text for text in page.texts)
+
+
+def test_contradicted_launch_is_in_no_mean_of_a_list(tmp_path, monkeypatch):
+    # The index checks each record; here, the check finds that launch 2 contradicts its evidence.
+    monkeypatch.setattr(
+        "trainmark.results.store.index.check_record",
+        lambda record, *_, **__: record.model_copy(
+            update={"verification": "contradicted" if record.run_id == "s-2" else "verified"}
+        ),
+    )
+    documents = [
+        (
+            f"s/r{number}",
+            make_document(f"s-{number}", plan__repeat_index=number, figures={"p_train": rate}),
+        )
+        for number, rate in enumerate((100.0, 1000.0, 121.0), start=1)
+    ]
+    all_runs = views.list_all_runs(make_index(tmp_path / "runs", *documents), PAGE_COLUMNS)
+    page = Reader(lists.build_machines_page(all_runs, Links("machines.html")))
+    # The geometric mean of 100 and 121.
+    assert any("110.0 samples/s" in text for text in page.texts)
+    assert get_speed(all_runs[0]) == pytest.approx(110.0)
+    assert len(all_runs[0]) == 3
 
 
 def test_list_shows_a_quality_of_zero(tmp_path):

@@ -7,9 +7,17 @@ import pytest
 from support.comparison_records import read_golden_record
 from support.document_texts import list_paragraphs, translate_headers, translate_rows
 from trainmark.errors import RecordError, UsageError
-from trainmark.pages.repeats import build_repeats, build_summary
+from trainmark.launch.series import SeriesEntry
+from trainmark.pages.repeats import (
+    average_figures,
+    build_repeats,
+    build_summary,
+    find_median_launch,
+)
+from trainmark.pages.results import build_series_table
 from trainmark.pages.summary import list_first_lines
 from trainmark.record.messages import MESSAGES
+from trainmark.record.trust import grade_reasons
 from trainmark.record.work import group_by_work
 from trainmark.spec import message
 
@@ -84,6 +92,49 @@ def test_failed_launches_are_named_and_never_averaged_in():
         "A 95% interval needs at least five launches; with fewer, only the range is shown, and no "
         "conclusion can be drawn from it.",
     ]
+
+
+def test_contradicted_launches_are_named_and_never_averaged_in():
+    """Launch 1 passed, but a file of its evidence was changed afterwards."""
+    trust = grade_reasons([message("evidence_altered", file="plan.json")])
+    launches = [
+        make_launch_record(0, p_core=100.0),
+        make_launch_record(1, p_core=1.0, trust=trust, verification="contradicted"),
+        make_launch_record(2, p_core=104.0),
+    ]
+    summary = build_summary(launches)
+    # The geometric mean of 100 and 104.
+    assert summary.figures["p_core"].mean == pytest.approx(101.98039)
+    assert summary.figures["p_core"].launches == 2
+    assert summary.trust.grade == "do_not_quote"  # the contradiction is still told
+    _, *lines = build_repeats(summary)
+    assert list_paragraphs(lines)[:2] == [
+        "3 of 3 launches passed",
+        "excluded from every figure: run1 (contradicted)",
+    ]
+    assert average_figures(launches).figures["p_core"].value == pytest.approx(101.98039)
+    assert find_median_launch(launches).run_id != "run1"
+    printed = "\n".join(list_first_lines(launches))
+    assert "p_core 102.0 samples/s" in printed
+    assert "; excluded from every figure: run1 (contradicted)" in printed
+    # A launch alone has no mean: its figures are shown, marked as contradicted.
+    alone = "\n".join(list_first_lines(launches[1:2]))
+    assert "p_core 1.000 samples/s" in alone
+    assert "contradicted" in alone
+
+
+def test_plan_file_entry_with_a_contradicted_launch_has_no_figures():
+    trust = grade_reasons([message("evidence_altered", file="plan.json")])
+    launches = [
+        make_launch_record(0, p_core=100.0),
+        make_launch_record(1, p_core=1.0, trust=trust, verification="contradicted"),
+    ]
+    rates = []
+    for records in (launches[:1], launches):
+        entry = SeriesEntry(name="a", state="finished", ended={})
+        entry.ended = {number: (Path(), record) for number, record in enumerate(records)}
+        rates.append("samples/s" in build_series_table([entry], width=200))
+    assert rates == [True, False]
 
 
 def test_first_lines_say_once_that_no_window_was_repeated():

@@ -160,7 +160,7 @@ def _build_sections(
         figures.build_figures(
             repeats.average_figures(records),
             tiles.describe_cost(records, price),
-            launches=len(repeats.select_passed(records)),  # only these are averaged
+            launches=len(repeats.select_counted(records)),  # only these are averaged
         ),
         figures.build_evaluations(record, address),
         figures.build_printed_speeds(record),

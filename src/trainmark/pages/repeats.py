@@ -1,6 +1,7 @@
 """Several launches of the same work as one: their means, their median launch, their table.
 
-Only launches that passed are averaged. The others are counted and named.
+Only launches that passed, and that their evidence does not contradict, are averaged. The others are
+counted and named.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from trainmark.pages.document import Block, Paragraph, build_table
 from trainmark.pages.texts import join, phrase, translate_headings
 from trainmark.record import figures as record_figures
 from trainmark.record.stats import INTERVAL_MIN_LAUNCHES, LaunchSummary, summarize_launches
-from trainmark.record.trust import grade_repeats
+from trainmark.record.trust import grade_repeats, is_counted
 from trainmark.record.work import describe_work, find_differences, reject_duplicates
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class RepeatSummary:
-    """Launches of the same work, and each figure and the quality over those that passed."""
+    """Launches of the same work, and each figure and the quality over those that count."""
 
     records: tuple[Record, ...]
     passed: tuple[Record, ...]
@@ -36,8 +37,9 @@ class RepeatSummary:
 
 
 def build_summary(records: Sequence[Record]) -> RepeatSummary:
-    """Return geometric mean, 95% interval and CV of figures over the launches that passed.
+    """Return geometric mean, 95% interval and CV of figures over the launches that count.
 
+    A launch counts if it passed and its evidence does not contradict it; see ``select_counted``.
     The quality is among the figures, under the name of its metric. Figures whose declaration says
     that they are details are left out; they appear only in the table of all figures. The summary
     also has all records, those that passed, and the trust in them together.
@@ -63,16 +65,17 @@ def build_summary(records: Sequence[Record]) -> RepeatSummary:
             raise RecordError(what, where=record.run_id, rule=rule)
     reject_duplicates(record.run_id for record in records)
     passed = tuple(record for record in records if record.passed)
+    counted = select_counted(records)
     # The declarations of the figures: `about.page` has those that only this case has.
     specs = record_figures.list_specs(records[0].plan.about.page)
     figures: dict[str, LaunchSummary] = {}
     for name, spec in specs.items():
         if spec.detail:
             continue
-        launch_summary = summarize_figure(passed, name)
+        launch_summary = summarize_figure(counted, name)
         if launch_summary is not None:  # None: no launch has a value
             figures[name] = launch_summary
-    qualities = [x.quality.value for x in passed if x.quality.value is not None]
+    qualities = [x.quality.value for x in counted if x.quality.value is not None]
     if qualities:
         figures[records[0].quality.metric] = summarize_launches(qualities)
     return RepeatSummary(tuple(records), passed, figures, grade_repeats(records))
@@ -94,18 +97,18 @@ def summarize_figure(results: Sequence[Result], figure: str) -> LaunchSummary | 
 
 
 def build_repeats(repeat_summary: RepeatSummary) -> list[Block]:
-    """Return a row for each figure, then how many launches passed, and which did not.
+    """Return a row for each figure, then how many launches passed, and which do not count.
 
     A row has the mean of the figure and its 95% interval. With fewer than five launches that
-    passed, the lowest and the highest value replace the interval, and the heading says so. If only
+    count, the lowest and the highest value replace the interval, and the heading says so. If only
     a figure has fewer than five launches with a value, its cell says so.
 
     Args:
-        repeat_summary: the records of all launches, and each figure over those that passed, by its
+        repeat_summary: the records of all launches, and each figure over those that count, by its
             name: mean, ends of the interval, coefficient of variation, number of launches.
     """
     rows = []
-    is_range = len(repeat_summary.passed) < INTERVAL_MIN_LAUNCHES
+    is_range = len(select_counted(repeat_summary.records)) < INTERVAL_MIN_LAUNCHES
     # The figures of a record by name, each with its unit.
     known_figures = repeat_summary.records[0].figures
     for name, figure_summary in repeat_summary.figures.items():
@@ -129,10 +132,9 @@ def build_repeats(repeat_summary: RepeatSummary) -> list[Block]:
         "repeats.counted", passed=len(repeat_summary.passed), all=len(repeat_summary.records)
     )
     blocks.append(Paragraph(passed_text))
-    failed = [record for record in repeat_summary.records if not record.passed]
-    if failed:
-        runs = join((x.run_id, " (", phrase(f"status.{x.status}"), ")") for x in failed)
-        blocks.append(Paragraph(phrase("repeats.left_out", runs=runs)))
+    left_out = describe_left_out(repeat_summary.records)
+    if left_out:
+        blocks.append(Paragraph(left_out))
     if is_range:
         blocks.append(Paragraph(phrase("repeats.descriptive")))
     return blocks
@@ -141,31 +143,61 @@ def build_repeats(repeat_summary: RepeatSummary) -> list[Block]:
 def find_median_launch(records: Sequence[Record]) -> Record:
     """Return the launch whose curves and facts stand for all: the median by speed.
 
-    If no launch passed, it is the median of all.
+    Only launches that count are candidates; if none counts, those that passed; else all.
     """
-    candidates = select_passed(records) or list(records)
+    candidates = select_counted(records) or select_passed(records) or list(records)
     # `p_train` is the throughput of the training. A launch without it counts as the slowest.
     ordered = sorted(candidates, key=lambda record: record.figure("p_train") or 0.0)
     return ordered[(len(ordered) - 1) // 2]  # of an even number the slower of the two in the middle
 
 
 def select_passed(records: Sequence[Record]) -> list[Record]:
-    """Return the launches that passed: only these are averaged."""
+    """Return the launches that passed."""
     return [record for record in records if record.passed]
 
 
+def select_counted(records: Sequence[Record]) -> list[Record]:
+    """Return the launches that count: only these are averaged.
+
+    These passed, and their evidence does not contradict them. A single launch has no mean, so it
+    counts if it passed: its page shows its figures, and says that they are contradicted.
+    """
+    if len(records) == 1:
+        return select_passed(records)
+    return [record for record in records if is_counted(record)]
+
+
+def describe_left_out(records: Sequence[Record]) -> Phrase:
+    """Return the launches that are in no mean, each with the reason; empty if all count."""
+    counted_ids = {record.run_id for record in select_counted(records)}
+    left_out = [record for record in records if record.run_id not in counted_ids]
+    if not left_out:
+        return ""
+    # A launch that passed is left out only if its evidence contradicts it.
+    runs = join(
+        (
+            record.run_id,
+            " (",
+            phrase("trust.contradicted" if record.passed else f"status.{record.status}"),
+            ")",
+        )
+        for record in left_out
+    )
+    return phrase("repeats.left_out", runs=runs)
+
+
 def average_figures(records: Sequence[Record]) -> Record:
-    """Return the median launch, with the means of all launches that passed as its figures.
+    """Return the median launch, with the means of all launches that count as its figures.
 
     A figure that no launch has a value for is that of the median launch.
     """
     record = find_median_launch(records)
     if len(records) == 1:
         return record
-    launches = select_passed(records)
+    launches = select_counted(records)
     figures = dict(record.figures)
     for name, entry in record.figures.items():
         launch_summary = summarize_figure(launches, name)
-        if launch_summary is not None:  # None: no launch that passed has a value
+        if launch_summary is not None:  # None: no launch that counts has a value
             figures[name] = entry.model_copy(update={"value": launch_summary.mean})
     return record.model_copy(update={"figures": figures})

@@ -25,7 +25,7 @@ from trainmark.plan.recipes import format_setting
 from trainmark.recipe import SHORT_NAMES
 from trainmark.record.messages import render
 from trainmark.record.stats import summarize_launches
-from trainmark.record.trust import combine_verifications, get_trust
+from trainmark.record.trust import combine_verifications, get_trust, is_counted
 from trainmark.record.work import find_differing_settings
 from trainmark.results.store.query import Listing
 
@@ -296,10 +296,10 @@ def build_series_table(entries: Sequence[SeriesEntry], *, width: int = 0) -> str
     """Return a table with a row for each entry of a plan file, then remarks and folders.
 
     An entry is a run that the file asks for, with one or several launches. Settings in which the
-    entries of a case differ have columns. An entry of which all launches passed has figures:
-    geometric means, and for the result the interval. Remarks say why an entry did not run or
-    failed, and how far its figures can be trusted. A remark on several entries appears once. No
-    line is wider than the screen, except those with a folder.
+    entries of a case differ have columns. An entry of which all launches passed, and none is
+    contradicted by its evidence, has figures: geometric means, and for the result the interval.
+    Remarks say why an entry did not run or failed, and how far its figures can be trusted. A remark
+    on several entries appears once. No line is wider than the screen, except those with a folder.
 
     Args:
         entries: each with its state, such as "passed", the reason for the state, the records of
@@ -379,7 +379,8 @@ def _list_entry_results(entry: SeriesEntry) -> list[Phrase]:
     """Return status, launches, result, interval, quality and memory of an entry of a plan file.
 
     The launches are those that passed and those that the entry asks for, ``2/3``. The figures are
-    means over the launches. They are None unless all launches passed, now or in an earlier call.
+    means over the launches. They are None unless all launches passed, now or in an earlier call,
+    and no launch is contradicted by its evidence.
 
     Args:
         entry: a run that the plan file asks for; ``num_launches`` is how many launches it asks for.
@@ -389,7 +390,9 @@ def _list_entry_results(entry: SeriesEntry) -> list[Phrase]:
     launches = f"{sum(x.passed for x in records)}/{entry.num_launches}"
     # "finished": all launches passed in an earlier call. In any other state launches are missing or
     # failed, and a mean over the rest is not that of the entry.
-    if entry.state not in ("passed", "finished"):
+    # The same holds if evidence contradicts a launch: its figures are in no mean.
+    have_all_passed = entry.state in ("passed", "finished")
+    if not have_all_passed or not all(is_counted(record) for record in records):
         return [state, launches, None, None, None, None]
     result_text: Phrase = None
     interval: Phrase = None

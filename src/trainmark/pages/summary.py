@@ -7,7 +7,13 @@ from typing import TYPE_CHECKING
 from trainmark.errors import to_one_line
 from trainmark.pages import cells
 from trainmark.pages.document import Callout, Doubt
-from trainmark.pages.repeats import find_median_launch, select_passed, summarize_figure
+from trainmark.pages.repeats import (
+    describe_left_out,
+    find_median_launch,
+    select_counted,
+    select_passed,
+    summarize_figure,
+)
 from trainmark.pages.sections.comparisons import compare_with_bound, describe_comparison
 from trainmark.pages.sections.limits import describe_dominant_limit
 from trainmark.pages.sections.provenance import format_precision
@@ -189,9 +195,9 @@ def describe_key_figures(records: Sequence[Record]) -> Phrase:
     and the memory. Figures that no launch has are left out.
 
     Args:
-        records: of all launches of a run; the means are over those that passed.
+        records: of all launches of a run; the means are over those that count.
     """
-    launches = select_passed(records)
+    launches = select_counted(records)
     names = ["e2e_time", "token/p/s", "p_whole", "p_train", "p_core", "MFU", "mem", "mem_total"]
     specs_of_case = [spec for spec in records[0].plan.about.page.figures if spec.first_screen]
     means: dict[str, float] = {}
@@ -239,7 +245,7 @@ def describe_memory(used_bytes: float | None, total_bytes: float | None) -> Phra
 def build_first_sentence(records: Sequence[Record]) -> Phrase:
     """Return speed, quality and time in a sentence; for a failed run, what failed and where.
 
-    Speed and time are means over the launches that passed. The quality is that of the median
+    Speed and time are means over the launches that count. The quality is that of the median
     launch by speed, which stands for all.
 
     Args:
@@ -250,7 +256,7 @@ def build_first_sentence(records: Sequence[Record]) -> Phrase:
         return describe_quality(record)
     if record.cause is not None:
         return describe_failure(record)
-    launches = select_passed(records)
+    launches = select_counted(records)
     quality = record.quality
     speed = summarize_figure(launches, name_speed_figure(record))
     time_summary = summarize_figure(launches, "e2e_time")
@@ -367,11 +373,14 @@ def _list_inconclusive_checks(records: Sequence[Record]) -> list[Phrase]:
 
 
 def _describe_launches(records: Sequence[Record]) -> Phrase:
-    """Return how many launches passed, and the interval of the mean of their speed."""
+    """Return how many launches passed, the interval of their mean speed, and which do not count."""
     launches = select_passed(records)
     speed_name = name_speed_figure(find_median_launch(records))
     parts: list[Phrase] = [phrase("repeats.counted", passed=len(launches), all=len(records))]
-    speed = summarize_figure(launches, speed_name)
+    speed = summarize_figure(select_counted(records), speed_name)
     if speed is not None:
         parts.append((speed_name, " ", format_interval(speed, cells.format_rate)))
+    left_out = describe_left_out(records)
+    if left_out:
+        parts.append(left_out)
     return join(parts, "semicolon")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from trainmark.errors import UsageError
 from trainmark.pages import cells
 from trainmark.pages.document import Tile, Tiles
-from trainmark.pages.repeats import find_median_launch, select_passed, summarize_figure
+from trainmark.pages.repeats import find_median_launch, select_counted, summarize_figure
 from trainmark.pages.texts import (
     Missing,
     Phrase,
@@ -70,11 +70,11 @@ def build_tiles(records: Sequence[Record], price: Price | None = None) -> Tiles:
     the utilization, whose tile then states the reason.
 
     Args:
-        records: of all launches of a run; figures are means over those that passed.
+        records: of all launches of a run; figures are means over those that count.
         price: what an hour on all devices of the run costs; None: no tile of the cost.
     """
     record = find_median_launch(records)  # its notes and reasons stand for all launches
-    launches = select_passed(records)
+    launches = select_counted(records)
     energy = _build_tile(launches, "energy_per_sample", "energy")  # from counters
     if energy is None:  # else from readings of the power
         energy = _build_tile(launches, "estimated_energy_per_sample", "estimated")
@@ -208,7 +208,7 @@ def describe_cost(records: Sequence[Record], price: Price | None) -> Tile | None
         price: what an hour on all devices of the run costs.
     """
     record = find_median_launch(records)
-    rate = summarize_figure(select_passed(records), name_speed_figure(record))
+    rate = summarize_figure(select_counted(records), name_speed_figure(record))
     if price is None or rate is None:
         return None
     work = record.plan.about.work_unit

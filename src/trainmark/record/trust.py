@@ -87,6 +87,11 @@ def is_refuted(trust: Trust) -> bool:
     return any(is_refuting(reason.code) for reason in trust.reasons)
 
 
+def is_counted(record: Record) -> bool:
+    """Tell whether a launch counts in means: it passed, and no evidence contradicts it."""
+    return record.passed and not is_refuted(record.trust)
+
+
 def is_refuting(code: str) -> bool:
     """Tell whether a reason is that evidence contradicts the record.
 
@@ -154,12 +159,15 @@ def _note_few_launches(launches: int) -> Message:
 def grade_repeats(records: Sequence[Record]) -> Trust:
     """Return the trust in the figures over several launches: a grade, and reasons that lower it.
 
-    Launches that did not pass are left out. If none passed, the reasons of all say why.
+    Launches that did not pass are left out. If none passed, the reasons of all say why. A launch
+    that its evidence contradicts gives its reasons, but is not in the means, so that it does not
+    count in their variation and number.
     """
     passed_records = [record for record in records if record.passed]
+    averaged_records = [record for record in passed_records if is_counted(record)]
     counted_records = passed_records or records
     # Each launch has the reason that one launch is too few. It is left out: below, the number of
-    # launches that passed decides.
+    # launches in the means decides.
     reasons = _select_worst_reasons(
         reason
         for record in counted_records
@@ -167,14 +175,14 @@ def grade_repeats(records: Sequence[Record]) -> Trust:
         if reason.code != "trust_few_launches"
     )
     # The training throughput; None: the record does not know it.
-    throughputs = [record.figure("p_train") for record in passed_records]
+    throughputs = [record.figure("p_train") for record in averaged_records]
     known_throughputs = [throughput for throughput in throughputs if throughput is not None]
     # The variation between launches, as a share of the mean; None for a single one.
     cv = summarize_launches(known_throughputs).cv if known_throughputs else None
     if cv is not None and cv > MAX_CV:
         reasons.append(message("trust_launch_cv", cv=cv))
-    if len(passed_records) < INTERVAL_MIN_LAUNCHES:
-        reasons.append(_note_few_launches(len(passed_records)))
+    if len(averaged_records) < INTERVAL_MIN_LAUNCHES:
+        reasons.append(_note_few_launches(len(averaged_records)))
     return grade_reasons(reasons)
 
 

@@ -23,7 +23,7 @@ from trainmark.pages.texts import (
 )
 from trainmark.record.compared import cut_around_difference
 from trainmark.record.record import Record
-from trainmark.record.trust import get_trust, is_refuted
+from trainmark.record.trust import get_trust, is_counted
 from trainmark.record.work import (
     Row,
     describe_work,
@@ -80,7 +80,7 @@ def compare_speed(
         comparisons: other records, and rows that others published.
     """
     # A refuted record contradicts its own events, so its figures are not compared.
-    launches = [record for record in records if record.passed and not is_refuted(record.trust)]
+    launches = [record for record in records if is_counted(record)]
     if not launches:
         return None
     # Each of them is a list: all launches of one work that count, or a single published row.
@@ -136,7 +136,7 @@ def compare_with_bound(records: Sequence[Record], candidates: Sequence[Result]) 
             counts; if they are the bound, the first that is its training.
     """
     # A refuted record contradicts its own events, so its figures are not compared.
-    launches = [record for record in records if record.passed and not is_refuted(record.trust)]
+    launches = [record for record in records if is_counted(record)]
     if not launches:
         return None
     work = describe_work(launches[0])  # what must be equal for launches to be comparable, by key
@@ -199,8 +199,7 @@ def _group_comparisons(
     rows = []
     for result in comparisons:
         if isinstance(result, Record):
-            counts = result.passed and not is_refuted(result.trust)
-            if counts and result.run_id not in ids:
+            if is_counted(result) and result.run_id not in ids:
                 launches.append(result)
         elif result.failure is None:
             rows.append([result])

@@ -39,14 +39,24 @@ PAGE_COLUMNS = (
 def compute_mean(run: Run, key: str) -> float | None:
     """Return the geometric mean of a figure over the launches that have it; None if none has.
 
-    Only launches that passed, and imported rows, count.
+    Only launches that passed, and imported rows, count; see also ``drop_contradicted``.
 
     Args:
         run: launches of one run or of one work.
         key: column of the index that has the figure.
     """
-    values = [x[key] for x in run if x["status"] in _STATUSES_WITH_FIGURES and x[key] is not None]
+    counted = [x for x in run if x["status"] in _STATUSES_WITH_FIGURES]
+    values = [x[key] for x in drop_contradicted(counted) if x[key] is not None]
     return summarize_launches(values).mean if values else None
+
+
+def drop_contradicted(launches: Sequence[Launch]) -> list[Launch]:
+    """Return the launches that their evidence does not contradict; all if it contradicts each.
+
+    If all are contradicted, as a single launch may be, the page marks them as not to be quoted.
+    """
+    counted = [launch for launch in launches if launch["verification"] != "contradicted"]
+    return counted or list(launches)
 
 
 def name_speed_column(launch: Launch) -> str:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from trainmark.pages import cells
 from trainmark.pages.site.launches import (
     compute_mean,
+    drop_contradicted,
     find_worst_grade_of_launches,
     format_settings,
     get_speed,
@@ -183,10 +184,11 @@ def _build_row_cells(run: Run, settings: Mapping[str, Any]) -> dict[str, tuple[P
 def _describe_speed_interval(run: Run) -> Phrase:
     """Return the interval of the speed and the number of launches; empty for a single launch.
 
-    Launches that did not pass do not count.
+    Launches that did not pass do not count; see also ``drop_contradicted``.
     """
     key = name_speed_column(run[0])  # the column with the speed
-    values = [x[key] for x in run if x["status"] == "passed" and x[key] is not None]
+    passed = [x for x in run if x["status"] == "passed"]
+    values = [x[key] for x in drop_contradicted(passed) if x[key] is not None]
     if len(values) < 2:
         return ""
     interval = format_interval(summarize_launches(values), format_speed)
