@@ -93,6 +93,11 @@ def test_missing_file_is_named(tmp_path):
         ("accelerate launch --num_processes 2 train.py", "accelerate", 2),
         ("python3 -m accelerate.commands.launch --num_processes 3 t.py", "accelerate", 3),
         ("python -u -X dev -m torch.distributed.run t.py", "torch.distributed.run", None),
+        ("python -um torch.distributed.run --nproc-per-node 2 t.py", "torch.distributed.run", 2),
+        ("python -Bmtorch.distributed.run --nproc-per-node 2 t.py", "torch.distributed.run", 2),
+        ("python -uX dev -Wignore -m deepspeed --num_gpus 4 t.py", "deepspeed", 4),
+        ("python -Wm deepspeed t.py", None, None),  # the value of -W is "m"
+        ("python -uc code -m deepspeed", None, None),
         ("python train.py -m deepspeed --num_gpus 4", None, None),  # options of the program's own
         ("python -c code -m deepspeed", None, None),
         ("python -m train -m deepspeed", None, None),

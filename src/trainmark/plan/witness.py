@@ -177,8 +177,11 @@ _RANK_OPTIONS = {
     "deepspeed": ("--num_gpus",),
 }
 
-# Options of Python whose value is the next word: docs.python.org/3/using/cmdline.html, 2026-11-29.
-_PYTHON_OPTIONS_WITH_VALUE = ("-W", "-X", "--check-hash-based-pycs")
+# A word of Python's short options, such as `-u` or `-um`: options without a value, then perhaps one
+# whose value is the rest of the word or the next word.
+# docs.python.org/3/using/cmdline.html, 2026-11-29.
+_SHORT_OPTIONS = re.compile(r"-[^-cmWX]*(?:(?P<option>[cmWX])(?P<value>.*))?", re.DOTALL)
+_LONG_OPTION_WITH_VALUE = "--check-hash-based-pycs"
 
 
 def find_rank_launcher(command: Sequence[str]) -> str | None:
@@ -201,12 +204,16 @@ def _read_module(command: Sequence[str]) -> str:
     position = 1
     # Only options of Python itself: those after the script are the script's own.
     while position < len(command) and command[position].startswith("-"):
-        option = command[position]
-        if option == "-m":
-            return _get_next_word(command, position)
-        if option == "-c":  # the next word is the code
+        word = command[position]
+        match = _SHORT_OPTIONS.fullmatch(word)
+        option = match["option"] if match else None
+        value = match["value"] if match else None  # in the same word
+        if option == "m":
+            return value or _get_next_word(command, position)
+        if option == "c":  # its value is the code
             return ""
-        position += 2 if option in _PYTHON_OPTIONS_WITH_VALUE else 1
+        has_value_in_next_word = word == _LONG_OPTION_WITH_VALUE or (option and not value)
+        position += 2 if has_value_in_next_word else 1
     return ""
 
 
