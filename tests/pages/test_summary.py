@@ -148,6 +148,22 @@ def test_first_lines_say_once_that_no_window_was_repeated():
     assert text not in list_first_lines([make_launch_record(0, p_core=100.0)])
 
 
+def test_first_lines_show_a_printed_speed_that_differs_from_the_measured_one():
+    findings = [
+        message("printed_differs", reported=200.0, measured=100.0, unit="tokens/s", change=-0.5),
+        message("printed_because_twice", ratio=2.0),
+    ]
+    record = make_launch_record(0, p_core=100.0, findings=findings)
+    text = "the program reports 200 tokens/s; Trainmark measured 100 (-50.0%)"
+    reason = "the program counts its work twice (2 times the actual work)"
+    assert f"{text}; {reason}" in list_first_lines([record])
+    chinese = "程序自报 200 tokens/s，实测 100（-50.0%）；程序重复计算了工作量（为实际的 2 倍）"
+    assert chinese in list_first_lines([record], lang="zh")
+    agreeing = message("printed_agrees", reported=1.0, measured=1.0, unit="tokens/s", change=0.0)
+    lines = list_first_lines([make_launch_record(0, p_core=100.0, findings=[agreeing])])
+    assert not any("the program reports" in line for line in lines)
+
+
 def test_figure_of_one_launch_has_no_variation_and_of_none_is_absent():
     # Cells: name, mean, unit, range, variation (a dash: none), number of launches.
     table, *_ = build_repeats(build_summary([make_launch_record(0, p_core=100.0)]))

@@ -36,6 +36,7 @@ from trainmark.pages.texts import (
 from trainmark.record.advice import advise
 from trainmark.record.findings import INCONCLUSIVE_REPLAYS
 from trainmark.record.messages import shorten
+from trainmark.record.printed import DIFFERENCE_CODES
 from trainmark.record.trust import combine_verifications, find_worst_grade, get_trust, grade_reasons
 from trainmark.record.work import count_parameters, is_same_size
 from trainmark.results.store.columns import get_device_name
@@ -314,9 +315,10 @@ def list_first_lines(
 
     These are the title, the badge, the first sentence, the key figures and, for several launches,
     how many passed. If a launch failed, its failure and what to do about it follow. If none failed,
-    these follow: reasons not to trust the figures, checks that proved nothing, how much faster the
-    training would be if its experts had equal loads, the comparison with other results, and the
-    dominant limit. Empty texts are left out.
+    these follow: reasons not to trust the figures, checks that proved nothing, a speed that a
+    user's own program reports and that differs from the measured one, how much faster the training
+    would be if its experts had equal loads, the comparison with other results, and the dominant
+    limit. Empty texts are left out.
 
     Args:
         records: of all launches of the run.
@@ -342,6 +344,7 @@ def list_first_lines(
     else:
         lines += list_reasons(records)
         lines += _list_inconclusive_checks(records)
+        lines += _list_printed_differences(records)
         # A bound is the same training with equal loads forced on all experts.
         bound_ratio = compare_with_bound(records, comparisons)
         if bound_ratio is not None:
@@ -370,6 +373,26 @@ def _list_inconclusive_checks(records: Sequence[Record]) -> list[Phrase]:
         if finding.code in INCONCLUSIVE_REPLAYS
     }
     return list(text_by_code.values())
+
+
+def _list_printed_differences(records: Sequence[Record]) -> list[Phrase]:
+    """Return a line on the speed that a user's own program reports, if the measured one differs.
+
+    The line has both speeds and, if it is known, the reason for the difference. It is of the first
+    launch that has a difference; the list is empty if none has.
+
+    Args:
+        records: of all launches of a run.
+    """
+    for record in records:
+        texts = [
+            translate_message(record, finding)
+            for finding in record.findings
+            if finding.code in DIFFERENCE_CODES
+        ]
+        if texts:
+            return [join(texts, "semicolon")]
+    return []
 
 
 def _describe_launches(records: Sequence[Record]) -> Phrase:

@@ -49,15 +49,19 @@ _REASONS: dict[str, str] = {
 # Rules for programs that print a mean or best over all steps so far: the last value counts.
 _RULES_ON_MEANS_SINCE_START = ("warmup", "whole", "fastest")
 _CODES_ABOUT_LAST_VALUE = {_REASONS[rule] for rule in _RULES_ON_MEANS_SINCE_START}
-CODES = {
-    "printed_agrees",
+# Findings that a printed speed differs from the measured one, and why.
+DIFFERENCE_CODES = {
     "printed_differs",
-    "printed_unmeasured",
-    "printed_nothing",
-    "printed_unknown",
     "printed_because_peak",
     "printed_because_formula",
     *_REASONS.values(),
+}
+CODES = {
+    "printed_agrees",
+    "printed_unmeasured",
+    "printed_nothing",
+    "printed_unknown",
+    *DIFFERENCE_CODES,
 }
 
 
