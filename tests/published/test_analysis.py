@@ -180,7 +180,36 @@ def test_failed_run_has_a_record_with_zero_and_the_flag(log, data, options, why)
     analysis = analyze_speed(log(data), ips_unit="steps/s", **options)
     assert (analysis.record.FINAL_RESULT, analysis.record.JOB_FAIL_FLAG) == (0.0, 1)
     assert why in summarize(analysis)
-    assert summarize(analysis).endswith("FAILED")
+    # A line of its own, so that it is no part of the advice in the line before.
+    assert summarize(analysis).splitlines()[-1] == "  FAILED"
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "formula"),
+    [
+        # The speed of the whole job is not multiplied by devices, nor is a global batch size.
+        (
+            "{'train_runtime': 9.0, 'train_samples_per_second': 80.0, 'train_loss': 2.9}\n",
+            {"preset": "transformers"},
+            "result 80 samples/s (mode -1: mean of the speed of the whole job)",
+        ),
+        (
+            "elapsed time per iteration (ms): 500.0 | global batch size:    16 |\n",
+            {"preset": "megatron"},
+            "result 32 samples/s (mode -2: global batch / mean)",
+        ),
+        # The batch size of one device, and the speed of one device.
+        (
+            "train_step_timing in s: 0.5\n",
+            {"preset": "nemo", "base_batch_size": 2},
+            "result 32 samples/s (mode -2: batch x devices / mean)",
+        ),
+        ("tps: 10\n", {"preset": "torchtitan"}, "result 80 tokens/s (mode -1: devices x mean)"),
+    ],
+)
+def test_formula_is_the_one_that_was_applied(log, text, options, formula):
+    analysis = analyze(log(text), Options(gpu_num=8, **options))
+    assert formula in summarize(analysis)
 
 
 @pytest.mark.parametrize(("skip_steps", "skipped"), [(0, 0), (1, 1), (2, 2), (9, 2)])

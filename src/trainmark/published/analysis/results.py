@@ -168,6 +168,7 @@ def compute_result(sample: Sample, options: Options, *, keyword_given: bool) -> 
         factor *= batch
     if rule.has_devices:
         factor *= _count_devices(sample, options, is_batch_of_log=is_batch_of_log)
+    formula = _describe_formula(rule, sample, options, is_batch_of_log=is_batch_of_log)
     # The scale turns the values, and so their mean, into seconds a step or into a rate a second.
     scale = _compute_scale(sample, options, mode)
     # If the formula divides by the mean, it also divides by the mean's scale.
@@ -180,7 +181,7 @@ def compute_result(sample: Sample, options: Options, *, keyword_given: bool) -> 
     # Most modes define the unit of their result, such as steps/s, and ignore ``ips_unit``. Only the
     # two whose result may count samples or tokens leave it open.
     unit = rule.unit or _choose_unit(log_unit, mode, options)
-    how = f"mode {mode:d}: {rule.formula}"
+    how = f"mode {mode:d}: {formula}"
     # Only a mean of several rates depends on how they are weighted, which the report then says.
     if sample.is_rate and len(sample.values) > 1:
         how += f", {_MEANS[sample.weighted_by]}"
@@ -256,6 +257,21 @@ def _count_devices(sample: Sample, options: Options, *, is_batch_of_log: bool) -
     if is_batch_of_log or is_of_job(sample, options):
         return 1
     return options.gpu_num or 1
+
+
+def _describe_formula(
+    rule: _ModeRule, sample: Sample, options: Options, *, is_batch_of_log: bool
+) -> str:
+    """Return the formula as it is applied: without the devices if the result is of the whole job.
+
+    Args:
+        is_batch_of_log: the batch size is read from the log, which prints that of all devices.
+    """
+    if rule.has_batch and is_batch_of_log:
+        return rule.formula.replace("batch x devices", "global batch")
+    if rule.has_devices and is_of_job(sample, options):
+        return rule.formula.replace("devices x mean", "mean of the speed of the whole job")
+    return rule.formula
 
 
 def _compute_scale(sample: Sample, options: Options, mode: Mode) -> float:

@@ -51,5 +51,6 @@ def summarize(analysis: Analysis) -> str:
         lines.append(f"  result {figures['result']:.12g} {unit} ({figures['how']}){loss}")
     elif figures["loss"] is not None:
         lines.append(f"  last loss {figures['loss']:g}")
-    summary = "\n".join(lines)
-    return f"{summary}, FAILED" if record.JOB_FAIL_FLAG else summary
+    if record.JOB_FAIL_FLAG:
+        lines.append("  FAILED")
+    return "\n".join(lines)
