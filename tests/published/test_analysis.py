@@ -204,6 +204,12 @@ def test_failed_run_has_a_record_with_zero_and_the_flag(log, data, options, why)
             {"preset": "nemo", "base_batch_size": 2},
             "result 32 samples/s (mode -2: batch x devices / mean)",
         ),
+        # The speed of one device counts no batch, so that the one in the log changes nothing.
+        (
+            "global batch size: 16 tokens/s/device: 10 loss: 3\n",
+            {"preset": "plain"},
+            "result 80 tokens/s (mode -1: devices x mean)",
+        ),
         ("tps: 10\n", {"preset": "torchtitan"}, "result 80 tokens/s (mode -1: devices x mean)"),
     ],
 )

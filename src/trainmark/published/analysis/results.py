@@ -166,9 +166,11 @@ def compute_result(sample: Sample, options: Options, *, keyword_given: bool) -> 
                 fix="set base_batch_size=N, the batch size of one device",
             )
         factor *= batch
+    # The log prints the batch size of all devices: multiplied by it, the result is of the job.
+    has_global_batch = rule.has_batch and is_batch_of_log
     if rule.has_devices:
-        factor *= _count_devices(sample, options, is_batch_of_log=is_batch_of_log)
-    formula = _describe_formula(rule, sample, options, is_batch_of_log=is_batch_of_log)
+        factor *= _count_devices(sample, options, has_global_batch=has_global_batch)
+    formula = _describe_formula(rule, sample, options, has_global_batch=has_global_batch)
     # The scale turns the values, and so their mean, into seconds a step or into a rate a second.
     scale = _compute_scale(sample, options, mode)
     # If the formula divides by the mean, it also divides by the mean's scale.
@@ -246,28 +248,28 @@ def is_of_job(sample: Sample, options: Options) -> bool:
     return is_speed_of_job and not uses_public_formula
 
 
-def _count_devices(sample: Sample, options: Options, *, is_batch_of_log: bool) -> int:
+def _count_devices(sample: Sample, options: Options, *, has_global_batch: bool) -> int:
     """Return by how many devices to multiply: 1 if the result is of the whole job already.
 
     The option ``gpu_num`` is the number of devices of the job; None: the user does not give it.
 
     Args:
-        is_batch_of_log: the batch size is read from the log, which prints that of all devices.
+        has_global_batch: the formula has the batch size that the log prints, that of all devices.
     """
-    if is_batch_of_log or is_of_job(sample, options):
+    if has_global_batch or is_of_job(sample, options):
         return 1
     return options.gpu_num or 1
 
 
 def _describe_formula(
-    rule: _ModeRule, sample: Sample, options: Options, *, is_batch_of_log: bool
+    rule: _ModeRule, sample: Sample, options: Options, *, has_global_batch: bool
 ) -> str:
     """Return the formula as it is applied: without the devices if the result is of the whole job.
 
     Args:
-        is_batch_of_log: the batch size is read from the log, which prints that of all devices.
+        has_global_batch: the formula has the batch size that the log prints, that of all devices.
     """
-    if rule.has_batch and is_batch_of_log:
+    if has_global_batch:
         return rule.formula.replace("batch x devices", "global batch")
     if rule.has_devices and is_of_job(sample, options):
         return rule.formula.replace("devices x mean", "mean of the speed of the whole job")
