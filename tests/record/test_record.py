@@ -150,6 +150,24 @@ def test_file_that_is_not_a_record_is_named(tmp_path: Path, text: str) -> None:
         record.read_record(tmp_path)
 
 
+def test_altered_value_is_named_if_this_version_wrote_the_record(
+    run_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # ``_fake_machine`` sets the version of the record that is written to 0.0.0.
+    document = json.loads(record.serialize_record(reduce.reduce(run_dir)))
+    file = tmp_path / "record.json"
+    file.write_text(json.dumps(document | {"status": "great"}))
+    with pytest.raises(RecordError, match="not a record of this schema"):
+        record.read_record(file)
+    monkeypatch.setattr(record, "__version__", "0.0.0")
+    with pytest.raises(RecordError) as caught:
+        record.read_record(file)
+    assert caught.value.where == f"{file}:status"
+    assert caught.value.what.startswith("not a valid record: 'great' is not valid; it must be one")
+    assert caught.value.rule == "Trainmark 0.0.0, which wrote the record, does not write this"
+    assert caught.value.fix == "restore the file, or measure again"
+
+
 def list_finding_codes(run_dir: Path) -> list[str]:
     return [note.code for note in reduce.reduce(run_dir).findings]
 

@@ -47,7 +47,9 @@ _FIGURES_AFTER_WARMUP = (
     "step_time_cv",
     "model_flops_per_device",
 )
-FIGURES = {spec.name: spec for spec in read_page(Path(__file__).with_suffix(".toml")).figures}
+FIGURES: dict[str, FigureSpec] = {
+    spec.name: spec for spec in read_page(Path(__file__).with_suffix(".toml")).figures
+}
 
 
 def name_column(name: str, unit: str, spec: FigureSpec | None) -> str:

@@ -9,13 +9,13 @@ import json
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import numpy as np
-from pydantic import ConfigDict, Field, model_validator, with_config
+from pydantic import ConfigDict, Field, ValidationError, model_validator, with_config
 from pydantic_core import to_json
 
 # pydantic refuses the standard library's before Python 3.12.
 from typing_extensions import Self, TypedDict
 
-from trainmark import documents
+from trainmark import __version__, documents
 from trainmark.documents import Frozen
 from trainmark.errors import RecordError
 from trainmark.events.schema import LAUNCHER_FILE, HangGroup
@@ -406,21 +406,32 @@ def read_record(path: Path) -> Record:
         what = "no record found" if path.is_dir() else "no such file or folder"
         raise RecordError(what, where=str(file), fix=fix) from None
     except (OSError, ValueError) as error:
+        what = "not a record of this schema"
         rule = "a record can only be read by the version of Trainmark that wrote it"
         fix = (
             "pass a run directory or its record.json; print the schema with `trainmark list schema`"
         )
+        if isinstance(error, ValidationError) and _read_suite_version(file) == __version__:
+            what = "not a valid record"
+            rule = f"Trainmark {__version__}, which wrote the record, does not write this"
+            fix = "restore the file, or measure again"
         if _can_be_computed_again(file):
             fix = (
                 f"remove {RECORD_FILE}, then `trainmark report {file.parent}` computes it again "
                 "from the events"
             )
-        raise documents.make_damage_error(
-            error, file, "not a record of this schema", rule=rule, fix=fix
-        ) from None
+        raise documents.make_damage_error(error, file, what, rule=rule, fix=fix) from None
     # Only a check of the evidence can verify a record. A file that says that it is verified, which
     # Trainmark never writes, is not believed.
     return record.model_copy(update={"verification": "unverified"})
+
+
+def _read_suite_version(file: Path) -> str | None:
+    """Return the version of Trainmark that wrote a record, as its file says; None: it does not."""
+    try:
+        return str(json.loads(documents.read_bytes(file))["suite"]["version"])
+    except (OSError, ValueError, LookupError, TypeError, RecursionError):
+        return None
 
 
 def _can_be_computed_again(file: Path) -> bool:
