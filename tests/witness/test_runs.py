@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import subprocess
 import sys
 
@@ -26,7 +27,10 @@ def test_plain_loop_is_measured_in_full(tmp_path):
     assert (record.counts.steps, record.counts.samples) == (30, 480)  # 30 x 16
     assert record.counts.micro_batches == 60
     assert record.steps.warmup == 5
+    # The loss is the value on which ``backward`` is called. The program divides it by its two
+    # micro-batches, so that the first step has half of about ln(2), the loss of guessing a class.
     assert all(loss is not None for loss in record.steps.loss)
+    assert record.steps.loss[0] == pytest.approx(math.log(2) / 2, rel=0.2)
     # Two layers of 16 x 64 and 64 x 2, 8 rows, 2 micro-batches. Each matmul (forward, gradients of
     # the weights and of the input) has 2 FLOPs a weight; the first layer has no input gradient.
     flops = 2 * 8 * (4 * 16 * 64 + 6 * 64 * 2)
