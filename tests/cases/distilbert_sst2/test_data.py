@@ -265,6 +265,11 @@ def write_npz(folder, split, **changes):
             "input_ids, row 1: input_ids is not valid: -7",
         ),
         ({"input_ids": np.zeros((3, 7), int)}, "input_ids: int64 (3, 7)"),
+        # Rows without room for a token.
+        (
+            {"attention_mask": np.ones((3, 0), int), "input_ids": np.ones((3, 0), int)},
+            "input_ids: int64 (3, 0)",
+        ),
         # An array of objects would need pickle, which may run code.
         ({"label": np.array(["0"] * 3, object)}, "not readable as npz"),
         # The mask is one token shorter than the ids.
@@ -335,6 +340,17 @@ def test_row_without_sentence_or_label_is_named_with_its_column(
     assert fix in caught.value.fix
     # The usual fix of a faulty folder, to prepare it anew, would not help here.
     assert "prepare" not in caught.value.fix
+
+
+@pytest.mark.parametrize("labels", [[1.0, 0.0], [True, False]])
+def test_parquet_labels_of_another_type_are_read_as_integers(folder, labels):
+    """A library that saw missing labels writes floats; the rows are those of the labels 1, 0."""
+    sentences = ["good film", "bad film"]
+    write_split(folder, "train", sentences, [1, 0])
+    expected = data.check(folder, REAL)
+    write_split(folder, "train", sentences, labels)
+    assert data.load(folder, REAL).train.labels.tolist() == [1, 0]
+    assert data.check(folder, REAL) == expected
 
 
 def test_parquet_tsv_and_npz_hold_the_same_rows(tmp_path):

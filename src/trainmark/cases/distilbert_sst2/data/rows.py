@@ -186,7 +186,7 @@ def _read_members(file: Path) -> _NpzMembers:
     # numpy's kinds of integers, unsigned integers and bool.
     are_integers = all(array.dtype.kind in "iub" for array in (labels, mask, ids))
     shapes_agree = ids.ndim == 2 and mask.shape == ids.shape and labels.shape == ids.shape[:1]
-    if not are_integers or not shapes_agree or not len(ids):
+    if not are_integers or not shapes_agree or not ids.size:  # ids: at least one row and one token
         forms = (
             f"{name}: {array.dtype} {array.shape}"
             for name, array in zip(MEMBERS, (labels, mask, ids), strict=True)
@@ -261,7 +261,8 @@ def read_texts(files: Sequence[Path]) -> Texts:
                     ),
                 )
             texts.sentences.append(sentence)
-            texts.labels.append(label)
+            # A column of a parquet file may have another type, such as floats: 1.0 becomes 1.
+            texts.labels.append(int(label))
         if len(texts.labels) == rows_before:
             raise _make_text_error(
                 "the file has no rows", where=str(file), fix="use a file that has rows"
@@ -272,14 +273,15 @@ def read_texts(files: Sequence[Path]) -> Texts:
 def _read_rows(file: Path) -> Iterator[tuple[Any, Any]]:
     """Yield sentence and label of each row of a TSV or parquet file, without checking their values.
 
-    A label 0 or 1 is an integer in both kinds of file.
+    A label 0 or 1 of a TSV file, which has only text, is yielded as an integer. A label of a
+    parquet file has the type of its column.
     """
     rows: Iterable[dict[str, Any]]
     try:
         rows = read_parquet_rows(file) if file.suffix == ".parquet" else read_tsv(file)
         for row in rows:
             label = row["label"]
-            if label in ("0", "1"):  # of a TSV file, which has only text
+            if label in ("0", "1"):
                 label = int(label)
             yield row["sentence"], label
     except (OSError, ValueError, KeyError) as error:
