@@ -37,14 +37,14 @@ from trainmark.errors import (
     suggest_nearest,
 )
 from trainmark.plugins import find_entry_points
-from trainmark.spec import MESSAGES_FILE, PAGE_FILE, DataFacts, read_messages, read_page
+from trainmark.spec import MESSAGES_FILE, PAGE_FILE, Case, DataFacts, read_messages, read_page
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from types import ModuleType
 
     from trainmark.recipe import Recipe
-    from trainmark.spec import Case, RankMemory
+    from trainmark.spec import RankMemory
 
 ENTRY_POINT_GROUP = "trainmark.cases"
 PATH_VARIABLE = "TRAINMARK_CASE_PATH"
@@ -131,7 +131,7 @@ def import_part(name: str, part: Part) -> ModuleType:
     package = _resolve_package(name)
     try:
         return importlib.import_module(f"{package}.{part}")
-    except Exception as error:  # a case's file may raise anything on import
+    except (Exception, SystemExit) as error:  # a case's file may raise anything on import
         # A module that is not found may be of a package to install: the command says so, with the
         # module's name, which also shows if it is only misspelled. But the case's own modules, all
         # of which are in ``package``, cannot be installed.
@@ -350,10 +350,19 @@ def load_all() -> tuple[list[Case], list[UsageError]]:
 
 def _load(name: str) -> Case:
     """Return the case ``name`` from its ``case.py``; raise UsageError if that is invalid."""
-    file = f"{_locate_cases()[name]}/case.py"  # for errors
+    location = _locate_cases()[name]
+    # For errors: what has the name ``name``, and the file or, in a package, the module of the case.
+    if isinstance(location, Path):
+        named_thing = "folder"
+        file = f"{location}/case.py"
+    else:  # a package's name, from an entry point
+        named_thing = "entry point"
+        file = f"{location}.case"
     try:
-        case: Case = importlib.import_module(f"{_resolve_package(name)}.case").CASE
-    except Exception as error:  # a case's file may raise anything on import
+        case = importlib.import_module(f"{_resolve_package(name)}.case").CASE
+        if not isinstance(case, Case):
+            raise TypeError(f"CASE is a {type(case).__name__}, not a Case")
+    except (Exception, SystemExit) as error:  # a case's file may raise anything on import
         raise UsageError(
             f"cannot be read as a case: {type(error).__name__}: {error}",
             where=file,
@@ -362,10 +371,10 @@ def _load(name: str) -> Case:
         ) from error
     if case.name != name:
         raise UsageError(
-            f"CASE.name is {case.name!r} in the folder {name!r}",
+            f"CASE.name is {case.name!r} in the {named_thing} {name!r}",
             where=file,
-            rule="a case must have the name of its folder",
-            fix=f"set name={name!r}, or rename the folder",
+            rule=f"a case must have the name of its {named_thing}",
+            fix=f"set name={name!r}, or rename the {named_thing}",
         )
     return case
 
