@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import mmap
 from itertools import pairwise
 
 import numpy as np
@@ -189,6 +191,20 @@ def test_gradients_that_overflowed_under_a_loss_scale_are_dropped(
     if takes_step:
         expected[1:3] -= 0.5  # learning rate 1 times gradient 1 over scale 2
     torch.testing.assert_close(tables.weight, expected)
+
+
+class MemoryWithoutHugePages(mmap.mmap):
+    """Memory of a kernel that was built without huge pages: it knows no such advice."""
+
+    def madvise(self, *_: int) -> None:
+        """Raise the error of such a kernel."""
+        raise OSError(errno.EINVAL, "Invalid argument")
+
+
+def test_tables_are_built_on_a_kernel_without_huge_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = FusedTables((5, 7), 4, seed=3).weight
+    monkeypatch.setattr(mmap, "mmap", MemoryWithoutHugePages)
+    assert torch.equal(FusedTables((5, 7), 4, seed=3).weight, expected)
 
 
 def test_the_interaction_has_the_gradient_of_its_products() -> None:

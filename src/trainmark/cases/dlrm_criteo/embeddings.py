@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import mmap
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -240,7 +240,8 @@ def _allocate_rows(rows: int, dim: int) -> Tensor:
     if not on_cpu or is_empty or not hasattr(mmap, "MADV_HUGEPAGE"):
         return torch.empty(rows, dim)
     memory = mmap.mmap(-1, rows * dim * FLOAT_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    memory.madvise(mmap.MADV_HUGEPAGE)  # a kernel without huge pages ignores it
+    with suppress(OSError):  # a kernel that was built without huge pages refuses the advice
+        memory.madvise(mmap.MADV_HUGEPAGE)
     return torch.frombuffer(memory, dtype=torch.float32).view(rows, dim)  # keeps ``memory`` alive
 
 
