@@ -181,3 +181,18 @@ def test_single_rank_has_no_exchange(tmp_path: Path) -> None:
     assert sentence is not None
     # The sentence names this share, so it needs a number even without an exchange.
     assert sentence.args["exchange_share"] == 0.0
+
+
+def test_parts_that_were_not_timed_have_no_share_and_no_limit(tmp_path: Path) -> None:
+    """Two equal ranks with the facts ``JOB``, whose events have no times of the parts."""
+    values = compute_case_figures(tmp_path, JOB, JOB, parts_ns={})
+    for name in (
+        "embedding_share",
+        "exchange_share",
+        "dense_share",
+        "embedding_bandwidth_share",
+    ):
+        assert (values[name].value, values[name].reason) == (None, message("embedding_untimed"))
+    # The loop itself measures the wait for input: 0.1 s of 2 s.
+    assert values["input_share"].value == 5.0
+    assert describe_limit({name: figure.value for name, figure in values.items()}) is None

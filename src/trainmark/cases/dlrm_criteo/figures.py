@@ -52,7 +52,8 @@ def compute(ranks: Sequence[RankWork], known: Mapping[str, Figure]) -> OwnFigure
 def _compute_traffic(ranks: Sequence[RankWork]) -> dict[str, Figure]:
     """Return bytes per second of tables, copies and exchange, and the shares of the step time.
 
-    All are absent, with a reason, if no step was measured.
+    All are absent, with a reason, if no step was measured. Those that need the time of the parts
+    are absent too if the events of the run have no times of parts.
     """
     # ``windows_ns`` is the time of a rank's steps after the warm-up, ``wait_ns`` the part of it in
     # which the rank waited for input.
@@ -89,18 +90,21 @@ def _compute_traffic(ranks: Sequence[RankWork]) -> dict[str, Figure]:
         "dense_share": (100 * dense_ns / total_ns, "dense_time"),
     }
     traffic = {name: Figure(value, note=message(code)) for name, (value, code) in figures.items()}
-    if len(ranks) == 1:
-        traffic["exchange_share"] = Figure(None, message("one_rank_no_exchange"))
-    bandwidth = Figure(None, message("embedding_untimed"))
-    if embedding_ns:
+    # Every step looks up rows, so this time is 0 only if the parts were not timed.
+    if embedding_ns == 0:
+        names = ("embedding_share", "exchange_share", "dense_share", "embedding_bandwidth_share")
+        traffic |= dict.fromkeys(names, Figure(None, message("embedding_untimed")))
+    else:
         # In percent: bytes per second within the embedding part alone, over those of a copy.
         share = 100 * embedding_bytes * _NS_PER_S / embedding_ns / copy_rate
-        bandwidth = Figure(share, note=message("embedding_bandwidth"))
-    return traffic | {"embedding_bandwidth_share": bandwidth}
+        traffic["embedding_bandwidth_share"] = Figure(share, note=message("embedding_bandwidth"))
+    if len(ranks) == 1:
+        traffic["exchange_share"] = Figure(None, message("one_rank_no_exchange"))
+    return traffic
 
 
 def describe_limit(values: dict[str, float | None]) -> Message | None:
-    """Return a message on the resource that limits the steps; None if no share is known.
+    """Return a message on the resource that limits the steps; None if that is not known.
 
     This is the resource of the part that takes the largest share of the time. If that part uses its
     resource at a rate far below the limit, the message says so.
@@ -109,9 +113,11 @@ def describe_limit(values: dict[str, float | None]) -> Message | None:
         values: figures by name, shares in percent.
     """
     shares = {name: values.get(name) for name in RESOURCES}
-    known_shares = {name: share for name, share in shares.items() if share is not None}
-    if not known_shares:
+    # Without the time of the embedding part the rest, the dense part, is not known either. Then
+    # another part may be larger than those that are known.
+    if shares["embedding_share"] is None:
         return None
+    known_shares = {name: share for name, share in shares.items() if share is not None}
     largest = max(known_shares, key=lambda name: known_shares[name])
     # The rate at which the embedding part uses memory, and that at which the dense part uses matmul
     # units, in percent of the device's rate; None: not known.
