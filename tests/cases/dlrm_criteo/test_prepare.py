@@ -4,6 +4,7 @@ import gzip
 import json
 import math
 import random
+import time
 from collections import Counter
 from hashlib import md5
 
@@ -17,7 +18,7 @@ from trainmark.cases.dlrm_criteo.prepare import tables as prepare_tables
 from trainmark.data.prepared import PartialFolder, Reporter
 from trainmark.errors import DataError
 
-pytest.importorskip("duckdb", reason="duckdb is not installed: the extra `prepare`")
+duckdb = pytest.importorskip("duckdb", reason="duckdb is not installed: the extra `prepare`")
 
 
 def make_row(rng):
@@ -237,6 +238,54 @@ def test_faulty_row_of_a_log_with_byte_order_mark_and_crlf_is_named(raw_days, tm
         run_prepare(raw_days, tmp_path / "data")
     assert caught.value.what == what
     assert caught.value.where == f"{raw_days / 'day_0'}, row 138"  # counted from 1
+
+
+def test_log_that_grows_while_it_is_read_is_refused(raw_days, tmp_path, monkeypatch):
+    """The rows of a log are counted, then the database reads them; a row is added in between."""
+    count_rows = prepare_tables.count_rows
+
+    def count_and_grow(path, stop):
+        """Count the rows of the log; add one to the first day."""
+        rows = count_rows(path, stop)
+        if path.name == "day_0":
+            with path.open("ab") as log:
+                log.write(join_rows(DAYS[0][:1]))
+        return rows
+
+    monkeypatch.setattr(prepare_tables, "count_rows", count_and_grow)
+    with pytest.raises(DataError, match="the file changed while it was read") as caught:
+        run_prepare(raw_days, tmp_path / "data")
+    assert caught.value.where == str(raw_days / "day_0")
+
+
+def test_faulty_log_ends_statements_that_other_threads_begin_after_it(
+    raw_days, tmp_path, monkeypatch
+):
+    """The first day is faulty, while the second one is about to begin a very long statement.
+
+    It begins it 0.2 s after the fault. An interrupt before the statement would be lost.
+    """
+    (raw_days / "day_0").unlink()
+    (raw_days / "day_0.gz").write_bytes(b"\x1f\x8b")  # ends in its header
+    ended_by_interrupt = []
+
+    def read_long(db, number, path, stop):
+        """Read day_0 as usual; any other log with a statement that takes hours."""
+        if path.name == "day_0.gz":
+            return read_log(db, number, path, stop)
+        assert stop.wait(60)
+        time.sleep(0.2)
+        numbers = "range(10_000_000)"
+        with pytest.raises(duckdb.InterruptException):
+            db.execute(f"SELECT sum(a.range * b.range) FROM {numbers} a, {numbers} b")
+        ended_by_interrupt.append(path.name)
+        return 0
+
+    read_log = prepare_tables.read_log
+    monkeypatch.setattr(prepare_tables, "read_log", read_long)
+    with pytest.raises(DataError):
+        run_prepare(raw_days, tmp_path / "data")
+    assert ended_by_interrupt == ["day_1.gz"]
 
 
 def test_lone_carriage_return_ends_no_row(raw_days, tmp_path):

@@ -183,15 +183,28 @@ def count_rows(path: Path, stop: Event) -> int:
 def describe_first_fault(path: Path) -> DataError:
     """Return the error for the first line of a log that is not a row; rows are counted from 1.
 
-    The log must have such a line.
+    If there is no such line, the log changed after it was found to be faulty.
     """
     line_pattern = re.compile(ROW_PATTERN.encode() + rb"\r?\n")
     with open_log(path) as stream:
-        number, line = next(
-            (number, line)
-            for number, line in enumerate_lines(stream)
-            if not line_pattern.fullmatch(line)
-        )
+        for number, line in enumerate_lines(stream):
+            if not line_pattern.fullmatch(line):
+                return _describe_fault(path, number, line)
+    return DataError(
+        "the file changed while it was read",
+        where=str(path),
+        rule="logs must stay unchanged while they are prepared",
+        fix="wait until the file is complete, then run the command again",
+    )
+
+
+def _describe_fault(path: Path, number: int, line: bytes) -> DataError:
+    """Return the error for a line of a log that is not a row.
+
+    Args:
+        number: of the line, from 1.
+        line: with its end.
+    """
     fields = line.removesuffix(b"\n").removesuffix(b"\r").split(b"\t")
     noun = "field" if len(fields) == 1 else "fields"
     what = f"the row has {len(fields)} {noun}, not {len(FIELD_PATTERNS)}"

@@ -19,6 +19,7 @@ import shutil
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from threading import Event
+from time import sleep
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     Rules = Mapping[str, Any]  # the options of ``prepare`` by name, except the number of workers
 
 SCRATCH_FILE = "scratch.duckdb"
+INTERRUPT_INTERVAL_S = 0.05  # between two interrupts of statements that nobody needs any more
 THREAD_BYTES = 1 << 30  # memory of the database for each core
 ENTRY_BYTES = 256  # memory of a category in a join, rounded up generously
 NUM_HASH_KEYS = 1 << 64  # keys of shuffled rows are hashes of 8 bytes
@@ -124,25 +126,29 @@ def read_logs(db: Any, logs: Mapping[int, Path], threads: int) -> Iterator[tuple
         threads: maximum number of logs that are read at the same time.
 
     Raises:
-        DataError: a file is damaged, or a row is invalid; the error names file and row.
+        DataError: a file is damaged or changes, or a row is invalid; the error names file and row.
     """
     num_gzip = sum(is_gzip(path) for path in logs.values())
     stop = Event()  # tells the threads that no result is needed any more
     cursors = {number: db.cursor() for number in logs}  # each is used by one thread at a time
     num_readers = max(1, min(threads, num_gzip))  # 1: plain logs are read one after the other
     pool = ThreadPoolExecutor(num_readers, "dlrm-read")
+    futures = {
+        number: pool.submit(read_log, cursors[number], number, path, stop)
+        for number, path in logs.items()
+    }
     try:
-        futures = {
-            number: pool.submit(read_log, cursors[number], number, path, stop)
-            for number, path in logs.items()
-        }
         for number, future in futures.items():
             yield number, future.result()
     finally:  # also if a log is faulty, or the caller stops early
         stop.set()
-        for cursor in cursors.values():
-            cursor.interrupt()  # ends a statement that still runs in a thread of the pool
-        pool.shutdown(cancel_futures=True)
+        pool.shutdown(wait=False, cancel_futures=True)
+        # An interrupt ends only a statement that is running, and a thread of the pool may be about
+        # to begin one. So they are repeated until all threads have ended.
+        while not all(future.done() for future in futures.values()):
+            for cursor in cursors.values():
+                cursor.interrupt()
+            sleep(INTERRUPT_INTERVAL_S)
         for cursor in cursors.values():
             cursor.close()
 
@@ -156,13 +162,17 @@ def read_log(db: Any, number: int, path: Path, stop: Event) -> int:
     Args:
         db: a cursor of the scratch database.
         number: of the source, with which the names of its tables end.
-        stop: set by another thread when the result is no longer needed.
+        stop: set by another thread when the result is no longer needed. Reading then ends early,
+            and the result, or the error, means nothing.
 
     Raises:
-        DataError: the file is damaged, or a row is invalid; the error names file and row.
+        DataError: the file is damaged or changes, or a row is invalid; the error names file and
+            row.
     """
     with require_whole_gzip(path):  # the database does not notice all damage
         rows = count_rows(path, stop)
+    if stop.is_set():  # a number of rows that is too small must not be taken for a fault below
+        return rows
     # ``LINES_SQL`` reads ``$file``. Its columns are ``line`` and ``f``, the list of its fields.
     # The label is the first character of a line, and null if the line is not a row.
     columns = ["CASE WHEN regexp_full_match(line, $row) THEN line[1] = '1' END AS label"]
