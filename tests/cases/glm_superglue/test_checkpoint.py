@@ -125,3 +125,19 @@ def test_a_checkpoint_of_another_shape_is_refused_by_key(
     assert what in str(error)
     # No weight was loaded before the refusal.
     assert all(torch.equal(item, before[name]) for name, item in other.state_dict().items())
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"\xff" * 200, b"1" * 300, b"250\x00000", b"250000\n250001"],
+)
+def test_file_without_the_name_of_a_folder_is_refused(tmp_path: Path, content: bytes) -> None:
+    """``LATEST`` names the folder of an iteration; here it is binary, too long or of two lines.
+
+    Each byte that is not UTF-8 becomes a character of 3 bytes, and a name has at most 255 bytes.
+    """
+    write_checkpoint(tmp_path, {"module": make_weights()})
+    (tmp_path / LATEST).write_bytes(content)
+    error = read_fault(tmp_path)
+    assert error.what == "the content is not the name of a folder"
+    assert error.where == str(tmp_path / LATEST)

@@ -300,3 +300,28 @@ def test_prepare_refuses_to_transpose_a_contradictory_matrix(tmp_path, splits, k
     with pytest.raises(DataError):
         prepare(folder, tmp_path / "data", lambda _: None)
     assert not (tmp_path / "data").exists()
+
+
+def remove_shape(matrix):
+    del matrix.attrs["h5sparse_shape"]
+
+
+def set_shape_to_one_number(matrix):
+    matrix.attrs["h5sparse_shape"] = 5
+
+
+def remove_indptr(matrix):
+    del matrix["indptr"]
+
+
+@pytest.mark.parametrize("damage", [remove_shape, set_shape_to_one_number, remove_indptr])
+def test_prepare_refuses_to_transpose_an_incomplete_matrix(tmp_path, splits, damage):
+    """A matrix that is stored by columns has four parts: its shape and three arrays."""
+    folder = write_download(tmp_path / "raw", splits, form="csc")
+    file = next(folder.rglob(FILES["train"]))
+    with h5py.File(file, "r+") as opened:
+        damage(opened["text"])
+    with pytest.raises(DataError, match="the matrix cannot be converted: ") as caught:
+        prepare(folder, tmp_path / "data", lambda _: None)
+    assert caught.value.where == f"{file}, text"
+    assert not (tmp_path / "data").exists()

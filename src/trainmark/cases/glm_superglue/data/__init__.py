@@ -235,6 +235,7 @@ def check_fit(folder: Path, recipe: GlmRecipe, world_size: int, memory: RankMemo
 
 LATEST = "latest_checkpointed_iteration.txt"  # contains the name of the iteration's subfolder
 WEIGHTS_FILE = "mp_rank_00_model_states.pt"  # in this subfolder
+MAX_NAME_BYTES = 255  # of a folder, on every usual file system
 CHECKPOINT_FAULT = partial(
     DataError,
     rule=f"a checkpoint folder must contain {LATEST} and <iteration>/{WEIGHTS_FILE}",
@@ -271,9 +272,10 @@ def find_checkpoint(folder: Path) -> Path:
         raise CHECKPOINT_FAULT(f"the folder contains {count} checkpoints", where=str(folder))
     (pointer_file,) = pointer_files
     with translate_read_errors(pointer_file, CHECKPOINT_FAULT), pointer_file.open("rb") as stream:
-        # 256 bytes are more than the name of any subfolder. If they are no text, the result is no
-        # name of a subfolder either, and the weights below are not found.
-        iteration = stream.read(256).decode("utf-8-sig", "replace").strip()
+        # Enough to see that a longer content is no name.
+        iteration = stream.read(1024).decode("utf-8-sig", "replace").strip()
+    if len(iteration.encode()) > MAX_NAME_BYTES or not iteration.isprintable():
+        raise CHECKPOINT_FAULT("the content is not the name of a folder", where=str(pointer_file))
     file = pointer_file.parent / iteration / WEIGHTS_FILE
     # Model parallelism writes one file for each rank.
     part_names = sorted(item.name for item in file.parent.glob("mp_rank_*_model_states.pt"))

@@ -526,16 +526,24 @@ def _convert_to_csr(matrix: Any, output: Any, *, place: str) -> None:
             which each column begins.
         output: the empty HDF5 group for the CSR matrix.
         place: file and matrix, for errors.
+
+    Raises:
+        DataError: an array or the shape is missing, or they contradict each other.
     """
-    num_rows, num_columns = np.ravel(matrix.attrs["h5sparse_shape"]).tolist()
+    try:
+        num_rows, num_columns = np.ravel(matrix.attrs["h5sparse_shape"]).tolist()
+        data = matrix["data"]
+        rows = matrix["indices"][()]  # row of each element; ``[()]`` reads the whole array
+        starts = matrix["indptr"][()].astype(np.int64)
+    except (KeyError, ValueError) as error:  # absent, or not of two numbers, or not numbers
+        what = f"the matrix cannot be converted: {error.args[0]}"
+        raise _make_fault(what, where=place) from None
     output.attrs["h5sparse_format"] = "csr"
     output.attrs["h5sparse_shape"] = (num_rows, num_columns)
-    rows = matrix["indices"][()]  # row of each element; ``[()]`` reads the whole array
-    starts = matrix["indptr"][()].astype(np.int64)
     _refuse_invalid_starts(
         starts,
         num_parts=num_columns,
-        num_data=len(matrix["data"]),
+        num_data=len(data),
         num_indices=len(rows),
         place=place,
     )
@@ -548,7 +556,7 @@ def _convert_to_csr(matrix: Any, output: Any, *, place: str) -> None:
     # Column of each element.
     columns = np.repeat(np.arange(num_columns, dtype=np.int32), np.diff(starts))
     order = np.argsort(rows, kind="stable")  # stable: the columns of a row stay sorted
-    output["data"] = matrix["data"][()][order]
+    output["data"] = data[()][order]
     output["indices"] = columns[order]
     # The index at which the elements of each row begin, and their total number at the end.
     output["indptr"] = compute_starts(np.bincount(rows, minlength=num_rows))
