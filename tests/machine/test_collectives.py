@@ -34,6 +34,8 @@ def make_device() -> Any:
 def run_collectives(rank: int) -> dict[str, Any]:
     """Return the fault of each collective, then of each whose result is missing on rank 1.
 
+    Of the latter only the code: its arguments differ between collectives.
+
     This function runs on each of ``NUM_RANKS`` = 3 ranks. ``SIZE_BYTES`` is the size of a message:
     30 fp32 numbers.
     """
@@ -43,7 +45,8 @@ def run_collectives(rank: int) -> dict[str, Any]:
         work = build(make_device(), ranks, SIZE_BYTES)
         work.run()
         outcome[name] = work.fault()
-        # On rank 1 the numbers of a collective that was prepared, but not run.
+        # On rank 1 the numbers of a collective that was prepared, but not run. Preparing exchanges
+        # nothing, so a rank can do it alone.
         checked = build(make_device(), ranks, SIZE_BYTES) if rank == 1 else work
         fault = checked.fault()
         outcome[f"{name} not run on rank 1"] = None if fault is None else fault.code

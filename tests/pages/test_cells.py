@@ -51,7 +51,8 @@ def test_quality_is_shown_with_its_target(value, target, expected):
 
 
 def test_one_unit_for_all_values_of_a_row():
-    # The unit of the largest value; a missing value is a dash.
+    # The unit of the largest value; a missing value is a dash. Values have one decimal, or below 10
+    # four significant digits.
     assert cells.scale_to_unit([0.4096, None, 0.0015], "s") == (["409.6", "–", "1.500"], "ms")
     assert cells.scale_to_unit([4.93e13], "FLOP/s") == (["49.3"], "TFLOP/s")
     assert cells.scale_to_unit([2.5 * GIB], "bytes") == (["2.500"], "GiB")

@@ -66,7 +66,10 @@ def drop_figures():
 
 
 def make_failed_record(**changes):
-    """Return a run whose rank 1 ran out of memory while it built the model, so without figures."""
+    """Return a run whose rank 1 ran out of memory while it built the model, so without figures.
+
+    Its page shows the facts of the cause, and of the traceback's 41 lines only the last ones.
+    """
     record = make_record()
     cause = Cause(
         kind="oom",
@@ -591,7 +594,8 @@ def test_spans_are_shown_to_the_millisecond_and_name_their_rank_once():
         update={"by_name_ns": spans, "wall_ns": 4 * 10**9}
     )
     text = to_page_markdown(make_record(spans=spans_of_run))
-    # "start-up" is the span ``launch``, "set-up" is ``init``. Only the first row names the rank.
+    # "start-up" is the span ``launch``, "set-up" is ``init``. Only the first row names the rank,
+    # whose spans they are: of the golden run, rank 1 ended last.
     # 2 of the 4 s of wall time are 50%; ``train`` is shown as "measured steps", 1.23 ms of 4 s.
     assert "| start-up | 2.000 | s | 50.0% of the wall time of rank 1 |" in text
     assert "| measured steps | 0.001 | s | 0.0% |" in text

@@ -99,8 +99,11 @@ def test_table_cells_wrap_at_blanks_if_that_suffices():
             ]
         ],
     )
-    # The long path is shortened to a pattern by which a shell finds it.
+    # The row is wider than 45 columns. The long path is shortened to a pattern by which a shell
+    # finds it, and the name of the device goes on in a second line with "Processor". As the row so
+    # fits, no column is left out.
     text = build_listing_table(listed, "zh", width=45)
+    assert max(map(cell_len, text.splitlines())) <= 45
     assert {"用例", "机器", "do_not_quote", "*f3c135/r2", "Processor"} <= set(text.split())
 
 

@@ -420,6 +420,7 @@ def test_vendor_and_launcher_without_real_runs_are_named_in_the_plan(
     assert "unproven" not in here.model_dump_json()  # an empty field is not written
     vendor = FakeVendor("fake", tested=RECORDED_OUTPUTS)
     monkeypatch.setattr(devices, "list_vendors", lambda: {"fake": vendor})
+    # The cluster's file names the launcher, ``--launcher`` is not given.
     remote = Cluster(launcher="slurm").find_remote_target(launcher=None)
     submitted = resolve(device="fake", remote=remote)
     assert submitted.unproven == {"fake": RECORDED_OUTPUTS, "slurm": TESTED["slurm"]}

@@ -309,7 +309,8 @@ def test_options_that_do_not_fit_are_refused(log, options, expected_error):
 def test_unit_does_not_rename_what_the_log_counts(log):
     # ``log`` writes a log with this text and returns its path. ``ips_unit`` is the unit that the
     # user gives; ``UNIT`` is the one that the result gets.
-    # Mode -1: the values are speeds of a device, in any unit; None: the log decides.
+    # Mode -1: the values are speeds of a device, in any unit. A mode or a unit that is None is not
+    # given, so the log decides.
     with pytest.raises(UsageError, match="counts samples/s"):
         analyze_speed(log("ips: 5 samples/sec\n"), ips_unit="tokens/s", model_mode=-1)
     # Values per minute, which a preset converts to values per second, and a keyword does not: 600,

@@ -214,8 +214,9 @@ def test_epoch_that_ends_at_a_window_start_repeats_the_next_window(
 def test_difference_that_two_repeats_confirm_is_named(
     sync_device: SyncDevice, wrong_pass: int
 ) -> None:
-    # In the window itself (pass 0) or in its first repeat, the gradient of its second step differs.
-    # Two more repeats agree, so the steps are deterministic and the difference counts.
+    # In the window itself (pass 0) or in its first repeat, a gradient of its second step differs:
+    # ``make_digest`` changes that of the tensor "first". Two more repeats agree, so the steps are
+    # deterministic and the difference counts.
     digests = ScriptedDigests({wrong_pass: (1, "gradient", 1)})
 
     events, _ = run_loop(sync_device, [[Micro()] * 8], digests=digests)

@@ -110,11 +110,16 @@ def test_a_backward_pass_waits_unless_others_are_in_a_collective(find_cause: Any
 
 
 def test_no_rank_is_missing_if_all_wait_or_none_does(find_cause: Any) -> None:
-    # Two groups of ranks, all in a collective, though not the same one, or none in one.
-    for state in ("collective", "elsewhere"):
-        failure = find_cause(
-            make_group("0-1", state, call="barrier"), make_group("2", state, call="all_reduce")
-        )
+    in_collectives = (  # not in the same one
+        make_group("0-1", "collective", call="barrier"),
+        make_group("2", "collective", call="all_reduce"),
+    )
+    in_none = (
+        make_group("0-1", "elsewhere", where="a.py:5 f"),
+        make_group("2", "elsewhere", where="b.py:1 g"),
+    )
+    for groups in (in_collectives, in_none):
+        failure = find_cause(*groups)
         # As of any time-out, without a missing rank; ``find_cause`` sets limit and steps.
         assert failure.message == message("timed_out", limit_s=59.0, steps=3)
         assert find_fix(failure).code == "fix.timeout"

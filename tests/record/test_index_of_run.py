@@ -93,7 +93,9 @@ def test_results_keep_three_places_or_below_a_tenth_three_digits(
         ("run_mode", "dp", "sp, mp"),  # known are only one process (sp) and several (mp)
         ("FINAL_RESULT", math.nan, "finite"),
         ("FINAL_RESULT", 0, "JOB_FAIL_FLAG"),  # only a failed job has the result 0
-        ("gpu_num", 0, "LOSS_RESULT None"),  # a value that is absent is shown as such
+        # The error shows all numbers of the record, as some are only wrong together; the record has
+        # no loss.
+        ("gpu_num", 0, "LOSS_RESULT None"),
     ],
 )
 def test_invalid_value_is_refused_with_its_key(key: str, value: Any, expected_error: str) -> None:

@@ -78,10 +78,10 @@ def list_emitted() -> list[tuple[str, str, set[str] | None]]:
 @pytest.mark.parametrize(
     ("document", "what"),
     [
-        (
+        (  # the text has the letters "en", but no key of this name
             'fix.slow = "spend less"',
             "fix.slow must be a table with an English text under the key `en`",
-        ),  # a word with en
+        ),
         (
             'fix.slow = "too slow"',
             "fix.slow must be a table with an English text under the key `en`",

@@ -133,13 +133,15 @@ def test_record_of_a_real_run_is_consistent(
                 }
             },
         ),
-        ("peak", {"plan.peak_tflops": 1.0}),
+        ("peak", {"plan.peak_tflops": 1.0}),  # MFU is of a peak of 2.0
+        # Without the label "given-peak": the user gave the peak of the plan.
         ("peak", {"plan.labels": ["self-reported", "performance-only", "generated-data"]}),
         # Evaluations that do not fit what was scored.
         ("toy", {"quality.history.0.scored.rows": 872}),
         ("toy", {"quality.history.0.scored.mean": 0.5}),
         ("toy", {"quality.history.0.value": 0.5}),
         ("toy", {"quality.history.0.scored.digest": "0" * 16}),
+        # A flag of torch that allows matmuls in bf16, in a run in fp32.
         ("toy", {"environment.precision_flags.float32_matmul": "medium"}),
     ],
 )

@@ -188,9 +188,9 @@ def test_figures_of_a_missing_case_are_not_verified(run_dir: Path) -> None:
     edit_json(run_dir / "plan.json", "about", "page", "figures", value=[declared])
     record.write_record(reduce.reduce(run_dir), run_dir)
     assert list_disagreements(run_dir) == []
-    # Only the case itself could compute this figure and these findings.
+    # Only the case itself could compute this figure and a finding of its own about it.
     edit_json(run_dir / "record.json", "figures", "energy", value={"value": 1.0, "unit": "J"})
-    edit_json(run_dir / "record.json", "findings", value=[])
+    edit_json(run_dir / "record.json", "findings", value=[{"code": "energy_odd", "args": {}}])
     assert list_disagreements(run_dir) == [("evidence_case_absent", {"case": "from_elsewhere"})]
 
 

@@ -34,7 +34,8 @@ def test_report_reads_bundles_and_verify_takes_several_paths(
 ) -> None:
     # ``cli`` runs the program with these words; it returns the exit code and what was printed to
     # standard output and standard error. The run, also in the bundle, is of the case "toy", whose
-    # data are generated. ``verify`` prints each path, and below it a line for each check.
+    # data are generated. ``verify`` prints each path, and below it a line for each check; those of
+    # the bundle name the run in it, "1-toy".
     code, out, _ = cli("report", bundle_path, "--format", "md")
     assert code == 0
     assert "toy" in out

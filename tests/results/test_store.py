@@ -67,7 +67,8 @@ def test_filters_select_runs_that_meet_all_conditions(index_of_many, args, runs)
     Runs r0 to r3, of which the newest, r3, comes first, have in this order: ``case`` toy, Gpt_x%y,
     toy, Gpt_x%y; ``p_core`` 100, 80.5, none, 120; ``nproc`` 1 to 4; torch 2.11.0 to 2.14.0; a start
     at 0 to 3 o'clock. r1 and r3 have the label ``odd``. r1 is not steady, and of r2 this is not
-    known. A missing value never matches. ``~``: contains the text, in upper or lower case.
+    known. A missing value never matches. ``~``: contains the text, in upper or lower case. ``<``
+    and ``>`` compare texts by their characters, of which capitals come before "a".
     """
     listing = list_runs(index_of_many, args.split(), columns=["run_id"])
     assert "".join(run_id[1] for (run_id,) in listing.rows) == runs
@@ -113,7 +114,8 @@ def test_runs_are_sorted_with_those_without_a_value_last_and_limited(index_of_ma
 def test_invalid_filter_is_refused_with_fix(index_of_many, word, reason):
     # ``word`` is a condition as a user writes it, and ``reason`` a part of the error. Fields of
     # recipes such as ``bs`` and ``compile`` are keys too. The runs of the index are of two cases,
-    # toy and Gpt_x%y.
+    # toy and Gpt_x%y. A word without an operator may be the name of a case, which stands for
+    # ``case=NAME``, or was meant as the folder of the store.
     with pytest.raises(UsageError) as refused:
         list_runs(index_of_many, [word])
     assert reason in str(refused.value)

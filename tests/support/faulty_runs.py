@@ -127,7 +127,7 @@ def _wait_until_waiting(run_dir: Path, rank: int) -> None:
     """Return once the stacks of a rank show that it waits for others.
 
     Stacks are the calls in which its threads are. The rank writes them to a file of the run when it
-    gets ``STACKS_SIGNAL``. Its first event has its process id.
+    gets ``STACKS_SIGNAL``. Its first event has its process id; it opens the file before that event.
     """
     start = next(event for event in EventFile(run_dir / name_rank_file(rank)) if "pid" in event)
     stacks = run_dir / format_stacks_name(rank)

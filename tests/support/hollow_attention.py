@@ -16,8 +16,9 @@ class Row(NamedTuple):
 
     Args:
         fields: of its tiny recipe.
-        in_16_bits, in_32_bits: the kernel's name; None: the card cannot run the step, because the
-            host reads what the device should have computed.
+        in_16_bits: the kernel's name.
+        in_32_bits: the same; None: the card cannot run the step, because the host reads what the
+            device should have computed.
         in_32_bits_of_2_11: with torch 2.11, if that is another.
     """
 
@@ -56,7 +57,10 @@ TABLE = [
 
 
 def format_table() -> str:
-    """Return the table in Markdown."""
+    """Return the table in Markdown.
+
+    In 16 bits every row has the name of a kernel; in 32 bits it is None if the step cannot run.
+    """
     lines = [
         "| case | dropout of attention | fp32, TF32 | bf16, fp16 |",
         "|---|---:|---|---|",

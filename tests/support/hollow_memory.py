@@ -128,8 +128,8 @@ def build_glm(recipe: Any, ranks: int) -> tuple[Any, Batch, int]:
     numbers = torch.arange(sequences)
     ids = torch.zeros(sequences, length, dtype=torch.long)
     middle = torch.full((sequences,), length // 2)
-    # Ids (any), positions and block positions; for each sequence one prefix length, target row and
-    # target id (any).
+    # Ids (any), positions and block positions, each with memory of its own, as in the case; for
+    # each sequence one prefix length, target row and target id (any).
     inputs = (ids + 5, ids, ids.clone(), middle, numbers * length, middle)
     batch = Batch(
         (

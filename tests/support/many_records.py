@@ -92,7 +92,8 @@ def write_run_with_evidence(folder: Path, ranks: int, *, slow_rank: int | None =
     """Write a run of some ranks with its events, telemetry and record.
 
     Args:
-        slow_rank: the rank whose steps take twice as long as the others'; None: no rank's.
+        slow_rank: the rank whose steps take twice as long as the others'; None: no rank's. Its
+            windows stay as they are, so the record also finds that its steps do not fit them.
     """
     folder.mkdir(parents=True)
     events = make_ranks_with_devices(ranks)

@@ -120,6 +120,8 @@ def score_with_lm_eval(folder, batch_size=4):
         bootstrap_iters=0,
         task_manager=TaskManager(include_path=str(tasks)),
     )
+    # A response is the log-probability of an answer, and whether it is the likeliest text. The key
+    # "acc,none" is the metric and the filter of responses, here none.
     return {
         name: [
             {

@@ -27,7 +27,11 @@ STEPS = 4
 
 
 def register() -> None:
-    """Register the device; before autograd is used, which then starts a thread for each device."""
+    """Register the device.
+
+    Call it before autograd is used for the first time: it then starts a thread for each device that
+    is registered, and would have none for a later one.
+    """
     sys.path.insert(0, str(SITE))
     open_stand_in()
 

@@ -47,8 +47,9 @@ def new_job(*, rank: int = 0, world_size: int = 1, **changes: Any) -> Llama31Job
 def measure_saved_bytes(rank: int, world_size: int, changes: list[dict[str, Any]]) -> list[int]:
     """Return the bytes that a forward pass on this rank saves for the backward pass.
 
-    They include autocast's copies of weights, so measure in bf16: in fp32 it saves some weights
-    themselves, which are not left out.
+    All saved tensors count. Measure in bf16, where autocast's copies of weights are saved, which
+    take memory of their own. In fp32 some weights themselves are saved; they take no further
+    memory, but would count too.
 
     Args:
         changes: of the recipe; the result has one number for each.

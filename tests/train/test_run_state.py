@@ -269,7 +269,7 @@ def test_a_checkpoint_of_other_work_is_refused(
 
 
 def test_run_of_a_program_cannot_be_resumed(tmp_path: Path, plan_run_in: Any) -> None:
-    # Its plan names a case that does not exist.
+    # The plan of a run of a user's own program has the program's name in place of a case's.
     earlier = plan_run_in().model_copy(update={"case": "my_program"})
     earlier.save(tmp_path)
     with pytest.raises(TrainmarkError, match="case was my_program, but is now llama31_8b"):

@@ -93,7 +93,9 @@ def test_real_step_needs_the_predicted_memory_or_somewhat_more(
     described = cases.load(case)
     recipe = replace(described.recipes["tiny"], **fields)
     folder = cases.ensure_generated_data(described, recipe, root)
-    if case == "distilbert_sst2" and "micro_batch_size" in fields:
+    # In bf16, what the prediction leaves out is too large a share of a step of the tiny model. The
+    # other cases take a larger model from their fields, DistilBERT's is a file of the data.
+    if case == "distilbert_sst2" and recipe.precision == "bf16":
         folder = widen_distilbert(folder, tmp_path / "wider")
     context = JobContext(recipe, folder, rank=0, world_size=1, device=sync_device)
     module = cases.import_part(case, "job")

@@ -57,7 +57,7 @@ def test_whole_file_is_read(tmp_path):
         (WHOLE.replace("name", "names", 1), "names", "unknown key 'names'"),
         (WHOLE.replace('"bf16"', '"bf17"'), "precision", "bf17"),
         (WHOLE.replace("samples = 8", "samples = 0"), "step.samples", "0"),
-        (WHOLE.replace("warmup_steps = 5", "warmup_steps = 2"), "warmup_steps", "2"),
+        (WHOLE.replace("warmup_steps = 5", "warmup_steps = 2"), "warmup_steps", "at least 3"),
         (WHOLE.split("[step]", maxsplit=1)[0], "work.toml", "either [step] or [batch]"),
         (WHOLE + "[batch]\nsamples = 0\n", "work.toml", "either [step] or [batch]"),
         (WHOLE.replace("(?P<tokens_per_second>", "(?P<speed>"), "speed_line", "named group"),

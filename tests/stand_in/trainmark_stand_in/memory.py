@@ -60,7 +60,11 @@ class Memory:
         return view_on_device(self._adopt(storage), host)
 
     def _adopt(self, storage: UntypedStorage) -> Tensor:
-        """Return a tensor of bytes on the device that keeps the storage alive."""
+        """Return a tensor of bytes on the device that keeps the storage alive.
+
+        The storage's Python object, too: torch frees it only with the memory that it stands for. So
+        the weak reference to it ends when the last tensor of this memory does.
+        """
         size, address = storage.nbytes(), storage.data_ptr()
         if self.used_bytes + size > self.total_bytes:
             raise torch.OutOfMemoryError(

@@ -91,10 +91,11 @@ def test_ignored_targets_add_nothing_to_loss_or_gradients() -> None:
 
 @pytest.mark.parametrize("ignored", [None, -100])
 @pytest.mark.parametrize("target", [-1, 11])
-@pytest.mark.parametrize("rows", [1, 9])  # scored by rows and by columns
+@pytest.mark.parametrize("rows", [1, 9])
 def test_a_target_that_is_no_class_is_an_error(rows: int, target: int, ignored: int | None) -> None:
-    # Classes are 0 to 10. ``ignored``: the target that does not count, if there is one.
+    # Classes are 0 to 10. ``ignored``: the target that does not count, if there is one. 33 scores
+    # at once are three rows, so that 9 rows are scored in three blocks, and 1 row in one.
     hidden, weight, targets = make_inputs(rows=rows, classes=11)
     targets[-1] = target
     with pytest.raises((IndexError, RuntimeError), match="out of bounds"):
-        linear_cross_entropy_sum(hidden, weight, targets, ignored=ignored)
+        linear_cross_entropy_sum(hidden, weight, targets, ignored=ignored, scores_at_once=33)
