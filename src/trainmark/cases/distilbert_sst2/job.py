@@ -175,8 +175,9 @@ class DistilbertJob:
         evaluation_sum = EvaluationSum()
         self.model.eval()
         depth = self.recipe.read_ahead_batches
-        # Each batch, on the device, with its ``ScoredRows``: how many of its first rows count (the
-        # rest only fill the batch), and a key of each, by which rows that are scored twice show.
+        # Each batch is on the device. Its ``ScoredRows`` have the number of its first rows that are
+        # scored (the rest only fill the batch) and a key of each of them. The harness counts the
+        # distinct keys: if there are fewer than rows, a row was scored twice.
         batches = read_ahead(scored_rows(host_batches), self.context.device, depth=depth)
         for (ids, mask, labels), counted_rows in batches:
             with self.stepper.autocast():
@@ -192,9 +193,9 @@ class DistilbertJob:
         )
         assert num_rows == len(split), f"{num_rows} of {len(split)} validation rows were scored"
         return Evaluation(
-            num_right / num_rows,
-            num_rows,
-            {"correct": float(num_right)},
+            value=num_right / num_rows,
+            samples=num_rows,
+            detail={"correct": float(num_right)},  # the record lists it beside the accuracy
             # Of this rank: the total, the number of rows and their keys. The harness computes the
             # accuracy again from those of all ranks, and compares.
             scores=evaluation_sum.scores(),

@@ -37,6 +37,7 @@ def fill_rows(out: Tensor, *, table: int, first_row: int, cardinality: int, seed
     generator, so a row's values do not depend on which rank holds it.
 
     Args:
+        out: requires no gradient.
         table: number of the table; with ``seed``, it determines the values.
         first_row: row of the table that the first row of ``out`` is.
         cardinality: number of rows of the whole table.
@@ -44,7 +45,6 @@ def fill_rows(out: Tensor, *, table: int, first_row: int, cardinality: int, seed
     bound = cardinality**-0.5
     end_row = first_row + len(out)
 
-    @torch.no_grad()
     def fill_block(block: int) -> None:
         """Fill the rows of ``out`` that are in a block of the table.
 

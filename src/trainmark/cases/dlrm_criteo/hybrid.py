@@ -280,7 +280,9 @@ class TableExchange:
         ignores those of rows that it does not hold.
 
         Args:
-            grad: of the embeddings of all T tables, for this rank's samples (B_local, T, dim).
+            grad: of the embeddings of all T tables, for this rank's samples (B_local, T, dim). It
+                has the type ``exchange_dtype``: autograd gives a gradient the type of its tensor,
+                here that of the embeddings that were received.
         """
         sent = grad.new_empty(sum(self._sizes_of_local_samples))
         for owner, block in enumerate(self._split_by_owner(sent)):

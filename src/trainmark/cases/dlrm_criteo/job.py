@@ -44,7 +44,7 @@ def compute_roc_auc(scores: NDArray[Any], labels: NDArray[Any]) -> float:
     higher; ties count half.
 
     Args:
-        scores: (rows,), real numbers; only their order matters.
+        scores: (rows,); only their order matters, so infinite ones are valid.
         labels: (rows,), 1 for positive rows, 0 for negative rows; at least one of each.
 
     Raises:

@@ -229,7 +229,7 @@ def _predict_rank(
     dim = placement.dim
     parts = placement.parts[rank]
     has_several_ranks = placement.world_size > 1
-    # Of a number in matmuls, and in an exchange between ranks.
+    # Bytes of a number in matmuls, and in an exchange between ranks.
     number_bytes = HALF_BYTES if recipe.precision in ("bf16", "fp16") else FP32_BYTES
     # Width of the input and of each layer's output.
     bottom, top = parse_layer_widths(recipe)
@@ -252,8 +252,9 @@ def _predict_rank(
     )
     # Freed memory that the allocator keeps in addition to that peak: of the looked-up rows, which
     # are freed when the forward pass ends, and of tensors that were sent. With torch 2.13 it keeps
-    # received tensors too, with 2.15 it does not. They are left out: estimates are then within 10%
-    # of what the allocator reserved with either version.
+    # received tensors too, with 2.15 it does not. They are left out, and the others are counted
+    # wherever the peak is: estimates are then within 10% of what the allocator reserved with either
+    # version.
     cached = recipe.micro_batch_size * row_bytes
     if has_several_ranks:
         cached += recipe.micro_batch_size * row_bytes * number_bytes // FP32_BYTES

@@ -155,8 +155,8 @@ def _make_standard_recipe(world: str, *, grad_accum_steps: int = 1) -> GlmRecipe
     """Return the published training: AdamW 1e-5, 8 samples per device, accuracy 0.80.
 
     The published program ends after at most 40 epochs and recomputes every block. Its learning rate
-    schedule has 4,338 steps for any number of devices, the default of ``lr_decay_steps``. It was
-    designed for 64 samples per step.
+    schedule has 4,338 steps for any number of devices, the default of ``lr_decay_steps``. That is
+    two epochs only with 64 samples per step, for which the schedule was designed.
 
     Args:
         world: number of nodes and of ranks on each, as in ``1x8``.
@@ -170,7 +170,7 @@ def _make_standard_recipe(world: str, *, grad_accum_steps: int = 1) -> GlmRecipe
         learning_rate=1e-5,
         weight_decay=0.1,
         max_epochs=40,
-        eval_every_epochs=None,  # but after these numbers of samples
+        eval_every_epochs=None,  # evaluations are due by the number of samples, as set below
         eval_every_samples=19_200,  # as the published program
         # The first evaluation is due after 100 samples, and the interval counts from there. The
         # published program has no such early evaluation. Here it makes a fault in the evaluation

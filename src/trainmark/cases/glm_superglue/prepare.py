@@ -120,7 +120,9 @@ def _write_matrices(files: Sequence[Path], target: Path) -> dict[str, int]:
     """
     copy_as_csr(files[0], target)  # a split has one file
     try:
-        is_validation = target.name.startswith("eval")  # the file is named as the published one
+        # Files are named as published: train_sparse.hdf5 and, with the validation split,
+        # eval_sparse.hdf5.
+        is_validation = target.name.startswith("eval")
         SparseFile(target, evaluation=is_validation).scan_sequences()
     except DataError as error:
         # Name the source in the error: it has the same fault, and the caller removes ``target``.

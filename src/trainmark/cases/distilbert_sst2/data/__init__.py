@@ -129,6 +129,8 @@ def load(folder: Path, recipe: DistilbertRecipe) -> DistilbertData:
     tokenizer = None
     if layout.kind != NPZ.kind:  # an npz file has ids already and needs no tokenizer
         tokenizer = open_tokenizer(model, config)
+        # The optional ``tokenizer_config.json`` is not among them: ``open_tokenizer`` refuses
+        # settings that differ from those of this file, so they change no token.
         used_files.append(find_tokenizer_file(model, make_model_error))
     train, train_digest = _load_split(layout.files["train"], config, recipe, tokenizer)
     validation, validation_digest = _load_split(

@@ -152,7 +152,8 @@ def open_tokenizer(folder: Path, config: ModelConfig) -> Tokenizer:
                 f"({config.pad_token_id}) in model/config.json"
             ),
         )
-    # A larger vocabulary is refused above. A smaller one was cut or belongs to another model.
+    # The sizes must be equal. A larger vocabulary is refused above; a smaller one, which was cut or
+    # belongs to another model, is refused here with an error that says so.
     refuse_short_vocabulary(
         file,
         entries=size,

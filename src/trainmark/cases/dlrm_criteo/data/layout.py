@@ -203,9 +203,10 @@ class _Spec(Frozen):
 
     @property
     def columns_by_file(self) -> list[tuple[str, ...]]:
-        """The columns of each file of a split, in this order.
+        """The columns of each file of a split.
 
-        One file has all numerical columns. The label and each categorical column have one each.
+        The first file has all numerical columns, the second one the label. Then comes a file for
+        each categorical column.
         """
         channels = self.channel_spec
         single_columns = [(name,) for name in (*channels.label, *channels.categorical)]

@@ -78,9 +78,11 @@ def choose_memory_limit() -> int:
 
 @contextmanager
 def open_database(folder: Path, threads: int) -> Iterator[Any]:
-    """Open the scratch database in ``folder``, which contains nothing else.
+    """Open the scratch database in ``folder``; create it if it is missing.
 
     Args:
+        folder: an existing folder for the database alone. The database writes ``SCRATCH_FILE`` and
+            the subfolder ``spill`` into it.
         threads: maximum number of threads of the database.
 
     Raises:

@@ -205,9 +205,12 @@ def _check_sequences(split: SparseExamples, cache_folder: Path) -> None:
     """
     cache_file = cache_folder / f"{split.file.stem}.json"
     with translate_read_errors(split.file, FAULT):
-        # The scan refuses a missing target; it returns the smallest and the largest ids.
+        # The scan refuses a missing target. It returns the smallest and the largest token id, under
+        # the key "text", and position id, under "position".
         extremes = load_or_scan(
-            cache_file, {split.file.name: split.file}, split.stored.scan_sequences
+            cache_file,
+            {split.file.name: split.file},  # the scan is repeated if one of these files changes
+            split.stored.scan_sequences,
         )
     split.refuse_ids_outside_tables(extremes)
 

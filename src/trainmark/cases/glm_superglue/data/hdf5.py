@@ -106,6 +106,8 @@ class SparseFile:
                     f"tokens, which require the shape {expected}",
                     where=f"{self.file}, {name}",
                 )
+        # A separator at ``columns``, behind all tokens, is left to ``scan_sequences``. That refuses
+        # it like any other that is behind the last target of its sequence.
         outside = (self.separators < 0) | (self.separators > columns)
         if outside.any():
             number = int(outside.argmax())  # the first one
@@ -113,7 +115,7 @@ class SparseFile:
                 f"sequence {number} (counted from 0) has its separator at "
                 f"{self.separators[number]}",
                 where=f"{self.file}, mask",
-                rule=f"a separator must be a position in a sequence (0 to {columns})",
+                rule=f"a separator must be at least 0 and at most {columns}, the number of tokens",
             )
         _refuse_gaps_and_overlaps(self.sample_bounds, sequences, f"{self.file}, choice_start_end")
 
@@ -350,7 +352,6 @@ class _Matrix:
         try:
             stored = file[name]
             self.is_sparse = hasattr(stored, "keys")  # a group; a plain data set has no keys
-            is_valid = True
             if self.is_sparse:
                 # ``data`` has the stored elements of all rows, one row after the other, ``indices``
                 # the column of each, and ``indptr`` the index in both at which each row begins.

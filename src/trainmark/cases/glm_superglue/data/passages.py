@@ -240,7 +240,9 @@ def read_jsonl(file: Path, vocabulary: Vocabulary, cache_folder: Path) -> Passag
     Raises:
         DataError: a line of the file is invalid.
     """
-    # Another split or vocabulary has another digest, so its tokens are in another folder.
+    # Another split or vocabulary has another digest, so its tokens are in another folder. The
+    # tokens depend on no other file: ``open_vocabulary`` compares ``tokenizer_config.json`` with
+    # the vocabulary file, and refuses other settings instead of following them.
     folder = cache_folder / f"{file.stem}-{compute_digest(file, vocabulary.file)[:16]}"
     arrays = load_or_build_arrays(
         folder, lambda: tokenize(read_passages(file), vocabulary).list_arrays()

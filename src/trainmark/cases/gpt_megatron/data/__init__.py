@@ -157,7 +157,8 @@ def _refuse_empty_splits(
     """Refuse a split without one whole sample, before the tokens are read.
 
     Args:
-        splits: index range of each split's documents.
+        splits: index range of the documents of the training and of the validation split. The test
+            split, which no run reads, is not among them and may be empty.
     """
     for name, documents in splits.items():
         if name == "validation" and not recipe.evaluates:
