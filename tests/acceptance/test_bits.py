@@ -9,7 +9,13 @@ from trainmark.acceptance.tasks import StepDigest
 
 
 class Change(NamedTuple):
-    """What deviates in a training: a number is added to a part of a step, counted from 1."""
+    """What deviates in a training: a number is added to a part of a step.
+
+    Args:
+        step: counted from 1.
+        part: what is changed: the loss itself, or the digest of a gradient or of a weight.
+        added: the number; any but 0 makes a difference.
+    """
 
     step: int
     part: Literal["loss", "gradient", "weight"]
@@ -19,7 +25,9 @@ class Change(NamedTuple):
 def make_digests_of_run(*changes: Change, steps: int = 3) -> list[StepDigest]:
     """Return the digests of a training; equal arguments give equal digests.
 
-    A gradient changes in the tensor ``last``, a weight in the tensor ``first``.
+    A digest has a number for each tensor. A change adds a number, 1 unless it names another, to
+    that of a gradient in the tensor ``last``, or of a weight in the tensor ``first``, or to the
+    loss, whose digest is its text.
     """
     digests = []
     for step in range(1, steps + 1):

@@ -60,7 +60,9 @@ def train_with_flipped_bit(
     """Return in which step a bit was flipped, from 1, and the digests.
 
     Args:
-        kind: what is changed: an ``activation``, a ``weight`` or a ``gradient``.
+        kind: what is changed: an ``activation``, a ``weight`` or a ``gradient``. A weight changes
+            after the forward pass; the digest of the step's weights is made later, before they are
+            updated.
         seed: decides the step, the tensor, the element and the bit.
     """
     chance = random.Random(seed)

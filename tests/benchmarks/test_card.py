@@ -343,7 +343,9 @@ def run(card):
 """,
     )
     # The time at which the section must end is chosen before its process starts. The section
-    # gets 85% of its limit to measure; the rest is kept for ending and writing.
+    # gets 85% of its limit to measure; the rest is kept for ending and writing. That time is read
+    # from ``time.monotonic``, which is replaced only in this process, not in that of the section.
+    # ``clock`` decides when the section is killed: it stands still, so never.
     started_s = 1000.0
     monkeypatch.setattr("benchmarks.card.running.time.monotonic", lambda: started_s)
 

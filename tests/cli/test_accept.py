@@ -57,7 +57,7 @@ def test_dry_run_of_one_machine_lists_all_rounds_and_writes_nothing(cli, tmp_pat
     [
         ("slurm", "node.sh", "$SLURM_NODEID"),
         ("ray", "ray.json", "@RANK@"),
-        ("kubernetes", "job.yaml", "$$JOB_COMPLETION_INDEX"),
+        ("kubernetes", "job.yaml", "$$JOB_COMPLETION_INDEX"),  # it replaces $$ by $ in commands
         ("ssh", "ssh.sh", "3"),  # the script has the number itself; 3 is that of the last node
     ],
 )

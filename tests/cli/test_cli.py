@@ -113,8 +113,11 @@ def test_help_groups_every_verb_with_an_uncut_description(cli):
             ["the folder is not empty"],
         ),
         (["run", "toy", "--device", "cdua"], ["unknown device 'cdua'", "cuda"]),
+        # A case key names case, framework, device, nodes, ranks of each, and launches. The error
+        # ends with the installed version of PyTorch.
         (["run", "toy:pytorch:cpu:1"], ["not a case key", "model:framework"]),
         (["run", "toy:paddle:cpu:1:1:1"], ["asks for paddle, but pytorch_"]),
+        # The case toy generates its data.
         (["prepare", "toy", "--from", ".", "--data", "x"], ["nothing to prepare"]),
         (
             ["prepare", "distilbert", "text_key=y", "--from", ".", "--data", "x"],
@@ -132,10 +135,11 @@ def test_help_groups_every_verb_with_an_uncut_description(cli):
             ["prepare", "gpt", "tokenizer=", "--from", ".", "--data", "x"],
             ["tokenizer is ''", "a path"],
         ),
+        # The tokenizer's folder without the name of the option.
         (["prepare", "gpt", "gpt2/", "--from", ".", "--data", "x"], ["use tokenizer=VALUE"]),
         (["prepare", "dlrm", "--from", "nowhere", "--data", "x"], ["no such file or folder"]),
         (["prepare", "gpt", "tokenizer=.", "--from", "no", "--data", "x"], ["no such file"]),
-        (["report"], ["no runs found"]),
+        (["report"], ["no runs found"]),  # the test's folder has no runs
         (["report", "nowhere"], ["no such file or folder"]),
         (["report", "--format", "md", "-o", "page.html"], ["page.html would be written as md"]),
         (["report", "--json", "-o", "page.html"], ["page.html would be written as json"]),

@@ -133,15 +133,20 @@ def test_both_runtimes_hide_devices(
     [
         (b"\x80\0\x02\x04", False),  # 2.4
         (b"\x08\1\x03\0", False),  # 3.0
-        (b"\x78\0\x01\x06", True),  # 1.6: a card
+        (b"\x78\0\x01\x06", True),  # 1.6
         (b"", True),
-        (None, True),  # no such file
+        (None, True),  # no such file, as with an older kernel
     ],
 )
 def test_integrated_graphics_beside_another_torch_are_not_reported_as_unused(
     two_mi100: Path, monkeypatch: pytest.MonkeyPatch, metrics: bytes | None, is_reported: bool
 ) -> None:
-    """The version in ``gpu_metrics`` tells integrated graphics from cards and from the MI300A."""
+    """The version in ``gpu_metrics`` tells graphics in a processor from devices to train on.
+
+    In the kernel's header of this file, graphics in a processor have the versions 2.x and 3.x. All
+    other devices have 1.x, also the MI300A, which shares its package with a processor. A device
+    whose version is unknown counts as one to train on.
+    """
     bus = two_mi100 / "root/sys/bus/pci/devices"
     for address in ("0000:83:00.0", "0000:a3:00.0"):
         if metrics is not None:

@@ -170,9 +170,15 @@ def test_job_that_reads_its_loss_within_a_step_is_detected(
 @pytest.mark.parametrize(
     ("fault", "wrong"),
     [
-        ("host_marks", ["step_ns", "window_ns"]),  # a mark is the host's time
-        ("no_wait", ["start_ns", "loop_waits", "window_ns"]),  # synchronizing does not wait
-        ("waiting_marks", ["step_waits", "mark_waits"]),  # placing a mark waits
+        # A mark is the host's time, which passes while the host queues a step, not while the device
+        # computes it: steps are too short. Windows begin and end after a wait, so they are right,
+        # but not the sum of their steps.
+        ("host_marks", ["step_ns", "window_ns"]),
+        # Synchronizing does not wait, so training and windows begin and end before the device is
+        # ready. Marks are still right, and so are the steps.
+        ("no_wait", ["start_ns", "loop_waits", "window_ns"]),
+        # Placing a mark waits, which each step does. All times are right.
+        ("waiting_marks", ["step_waits", "mark_waits"]),
     ],
 )
 def test_device_with_a_wrong_clock_is_detected(

@@ -169,7 +169,8 @@ def vendor(bare_machine: Path, case: Case, monkeypatch: pytest.MonkeyPatch) -> T
     )
     # Two vendors build their own torch; the others add a package to PyTorch's.
     builds = {"iluvatar": COREX, "metax": MACA}
-    install_vendor(monkeypatch, builds.get(vendor.name, PYTORCH), vendor.package or "none")
+    packages = [vendor.package] if vendor.package else []
+    install_vendor(monkeypatch, builds.get(vendor.name, PYTORCH), *packages)
     return vendor
 
 

@@ -136,6 +136,8 @@ def test_killed_plan_resumes_with_its_submitted_job(idle_cluster, fifo, tmp_path
         "passed",
         ["passed", "passed"],
     )
+    # Launches are r1 and r2. The killed call had submitted r1, and the second call started r2. The
+    # launches that a call starts lie in a folder of its own: ``a``, then ``a-2``.
     assert run_by_name["a"]["run_ids"] == [
         read_checked_record(runs / name).run_id for name in ("a/r1", "a-2/r2")
     ]

@@ -146,7 +146,7 @@ def test_two_uneven_ranks_give_exact_figures(uneven_run: RunTimeline) -> None:
     assert {values.pop(name) for name in sampled} == {None}
     # Rank 0 trains 4 samples in each of 5 steps; rank 1 trains 3, in the last step 2.
     samples = 5 * 4 + 4 * 3 + 2
-    # Windows give no padded tokens here, so there is one for each sample.
+    # ``make_window`` writes as many sequences and padded tokens as samples, if no others are given.
     assert uneven_run.counts == Counts(
         samples=samples, sequences=samples, tokens=10 * samples, tokens_padded=samples
     )

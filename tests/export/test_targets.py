@@ -111,6 +111,7 @@ def test_follow_option_applies_to_all_runs_of_a_plan_file(tmp_path: Path) -> Non
 
 
 def test_detached_job_has_no_follower(cli: Callable[..., Any], tmp_path: Path) -> None:
+    # The backend openmetrics needs this package, and a missing one is refused first.
     pytest.importorskip("prometheus_client", reason="no prometheus_client (make test-nightly)")
     # The launcher, which would start the follower, does not wait for the job.
     code, _, err = cli("run", "toy", "--detach", "--follow", "openmetrics", "--out", "run")

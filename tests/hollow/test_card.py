@@ -88,6 +88,7 @@ def test_ranks_take_memory_only_on_their_own_device():
 
 
 def test_memory_beyond_the_card_is_an_out_of_memory_error(device):
+    # ``device``: the card was opened, as for a run. The test itself uses it by torch alone.
     with pytest.raises(torch.OutOfMemoryError):
         torch.empty(141 * GIB, dtype=torch.uint8, device="cuda")  # the card has 140.4 GiB
     torch.empty(GIB, dtype=torch.uint8, device="cuda")  # the card is usable again

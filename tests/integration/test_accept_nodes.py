@@ -6,6 +6,7 @@ import json
 import os
 import shlex
 import signal
+import socket
 import subprocess
 import sys
 from typing import TYPE_CHECKING
@@ -39,7 +40,12 @@ class Cluster:
         self.folder, self.out, self.hosts = folder, folder / "out", hosts
         (folder / "ssh").write_text(FAKE_SSH.format(folder=folder))
         (folder / "ssh").chmod(0o755)
-        settings = {"device": "cpu", "master_port": 21_300, "ssh": {"hosts": list(hosts)}}
+        # A free port, because other tests may run at the same time. The node with rank n uses the
+        # port n + 1 above it; the last port is 65,535.
+        with socket.socket() as listener:
+            listener.bind(("127.0.0.1", 0))
+            port = min(listener.getsockname()[1], 65_000)
+        settings = {"device": "cpu", "master_port": port, "ssh": {"hosts": list(hosts)}}
         (folder / "cluster.yaml").write_text(json.dumps(settings))
 
     def command(self, *args: str, case: str = "toy") -> list[str]:

@@ -136,7 +136,11 @@ def test_a_follower_that_starts_before_the_nodes_exports_all_their_steps_once(
 def test_other_packages_on_a_node_are_named_before_training(
     run_two_nodes: Any, tmp_path: Path
 ) -> None:
-    """``Here`` starts nodes on this machine; the given lines of a shell come before node 1."""
+    """``Here`` starts nodes on this machine; the given lines of a shell come before node 1.
+
+    The versions of eight packages are compared, whichever of them a case uses: those that a record
+    has in its environment. peft is any of them.
+    """
     (tmp_path / "other/peft-99.0.dist-info").mkdir(parents=True)
     (tmp_path / "other/peft-99.0.dist-info/METADATA").write_text("Name: peft\nVersion: 99.0\n")
     path = os.pathsep.join(filter(None, [str(tmp_path / "other"), os.environ.get("PYTHONPATH")]))

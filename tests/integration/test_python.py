@@ -52,6 +52,9 @@ def test_documented_script_does_what_its_page_says(
 ) -> None:
     """The lines that the examples print, in the order of the page."""
     folder, lines = script_folder_and_output
+    # A line for each of two launches: place, status, rate. Then the error of a call with an unknown
+    # field, "batch". Then the grade of the first record, whose data is generated, so that its
+    # figures say nothing about real training.
     assert [line.split()[1] for line in lines[:2]] == ["passed", "passed"]
     assert lines[2].startswith("unknown recipe field 'batch' | did you mean batch_size?")
     assert lines[3].startswith("do_not_quote ['trust_generated_data'")

@@ -64,7 +64,8 @@ def test_plan_resumes_after_a_stop_and_a_kill_and_keeps_finished_runs(start, tmp
     """The plan file has the runs ``a`` with two launches, ``b`` with one, and ``eight``.
 
     Launches start in the order a/r1, b, a/r2. Those of ``a`` wait at a step until the test writes
-    to the pipe ``go``.
+    to the pipe ``go``. Each call that starts launches of ``a`` puts them in a folder of its own:
+    ``a``, ``a-2``, ``a-3``. Launches that passed in an earlier call are not repeated.
     """
     runs, fifo = tmp_path / "runs/plan", tmp_path / "fifo"
 
@@ -78,7 +79,7 @@ def test_plan_resumes_after_a_stop_and_a_kill_and_keeps_finished_runs(start, tmp
     assert "b: stopped after 0 of 1 launches" in out
     assert list_attempts(runs) == ["a"]
 
-    # Kill the second call, which starts again with a/r1, in a/r2.
+    # The second call starts with r1 again. Let r1 and b pass, and kill the call while r2 waits.
     process = start()
     wait_for_fault(fifo)
     (tmp_path / "go").write_text("")
@@ -90,7 +91,7 @@ def test_plan_resumes_after_a_stop_and_a_kill_and_keeps_finished_runs(start, tmp
     assert [read_checked_record(folder).status for folder in finished] == ["passed", "passed"]
     assert not (runs / "a-2/r2/record.json").exists()
 
-    # Only a/r2 is missing.
+    # The third call starts only r2, which is missing.
     process = start("--json")
     wait_for_fault(fifo)
     record = read_checked_record(runs / "a-2/r2")  # left by this call, before it launched anything

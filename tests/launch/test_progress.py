@@ -266,7 +266,8 @@ class Terminal(io.StringIO):
 def test_terminal_shows_one_line_of_its_width(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
     """``Terminal`` keeps what is written to it; ``poll`` returns the next of three texts.
 
-    Each text is written from the first column, and the line of a run named a is a single part.
+    Each text is written from the first column. A line is the name of the run, here "a", and the
+    text. Ten columns are too few for both, so the name is left out, and a longer text is cut.
     """
     terminal = Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)

@@ -51,6 +51,7 @@ def make_rows(split: str, seed: int) -> list[list[str]]:
     The columns of the four choices show how pandas reads them: whole numbers; whole numbers and
     fractions; words that pandas takes for missing cells; whole numbers and a missing cell.
     """
+    # The length is 3 or 4: any number that differs between "dev" and "test".
     rng = np.random.default_rng([seed, len(split)])
     texts = [
         "What is it?",
@@ -64,7 +65,8 @@ def make_rows(split: str, seed: int) -> list[list[str]]:
         "ends in a blank line\n\n",
     ]
     if split == "dev":
-        # Short ones: examples precede each item.
+        # Only five, and short ones, as all of them precede each question of the test. Their order
+        # is any that differs from that of the test.
         texts = [texts[place] for place in (0, 2, 3, 1, 8)]
     rows = []
     for number, text in enumerate(texts):
