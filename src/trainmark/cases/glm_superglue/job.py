@@ -284,9 +284,9 @@ class GlmJob:
         )
         assert num_samples == total, f"{num_samples} of {total} validation samples were scored"
         return Evaluation(
-            num_right / num_samples,
-            num_samples,
-            {"correct": num_right},
+            value=num_right / num_samples,
+            samples=num_samples,
+            detail={"correct": num_right},  # the record lists it beside the accuracy
             scores=evaluation_sum.scores(),  # of this rank, for the checks of the evaluation
         )
 
