@@ -409,22 +409,30 @@ def test_page_names_devices_to_exclude_first(tmp_path: Path, lang: str) -> None:
     for name in DEVICES:  # the passing devices are named too, in the tables below
         assert markdown.count(name) > 1
     # The summary, the tolerances, and a line for each of the two devices that fail.
-    lines = list_acceptance_lines(result, lang)
+    lines = list_acceptance_lines(result, lang, folder="out")
     assert len(lines) == 4
     # ``TOLERANCES`` has by language the sentence that states the allowed slowdowns.
     assert lines[1] == TOLERANCES[lang]
     assert to_html([page]).count('class="heat-map"') == 2  # one per language
 
 
-def test_interrupted_acceptance_is_described_in_one_sentence(tmp_path: Path) -> None:
+@pytest.mark.parametrize("lang", ["en", "zh"])
+def test_interrupted_acceptance_names_the_folder_in_which_it_resumes(
+    tmp_path: Path, lang: str
+) -> None:
+    # Without --out each call has a new folder, so that the same command would begin a new test.
     DeviceEvidence(tmp_path).write_all_phases()
+    result = judge_folder(tmp_path, interrupted="SIGINT")
 
-    line, *_ = list_acceptance_lines(judge_folder(tmp_path, interrupted="SIGINT"), "en")
+    summary, *_, last_line = list_acceptance_lines(result, lang, folder="acceptances/x")
 
-    assert line == (
-        "All 4 devices pass; stopped by SIGINT before everything was measured; "
-        "run the same command again to measure the rest"
-    )
+    assert "SIGINT" in summary
+    assert "--out acceptances/x" in last_line
+    # The page may be copied, so it names no path.
+    assert "--out" in to_markdown([build_acceptance_document(result)], lang)
+    complete = judge_folder(tmp_path)
+    assert "--out" not in " ".join(list_acceptance_lines(complete, lang, folder="acceptances/x"))
+    assert "--out" not in to_markdown([build_acceptance_document(complete)], lang)
 
 
 def test_shipped_schema_matches_the_result() -> None:

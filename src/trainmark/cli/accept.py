@@ -107,8 +107,8 @@ def _print_result(result: AcceptanceResult, folder: Path, lang: str) -> None:
     """Print the verdicts, and where the lists and the page are."""
     from trainmark.pages.acceptance import list_acceptance_lines
 
-    print_lines(list_acceptance_lines(result, lang))
     shown_folder = shorten_path(folder)
+    print_lines(list_acceptance_lines(result, lang, folder=shown_folder))
     print_text(f"lists: {shown_folder}/passing.txt, failing.txt, undecided.txt")
     print_text(f"page: {shown_folder}/page.html")
 

@@ -51,6 +51,8 @@ def build_acceptance_document(result: AcceptanceResult) -> Document:
     """
     badge = _choose_badge(result)
     lead: list[Block] = []
+    if result.interrupted:
+        lead.append(Paragraph(phrase("accept.resume_page"), "warn"))
     failing = result.list_names("fail")
     if failing:
         # One line with a button that copies it, for the user to paste into a scheduler's command.
@@ -92,12 +94,15 @@ def build_acceptance_document(result: AcceptanceResult) -> Document:
     )
 
 
-def list_acceptance_lines(result: AcceptanceResult, lang: str) -> list[str]:
+def list_acceptance_lines(result: AcceptanceResult, lang: str, *, folder: str) -> list[str]:
     """Return what a terminal shows: summary, tolerances, each member that fails or is undecided.
+
+    If a signal stopped the measurement, the last line says how to resume it.
 
     Args:
         result: its members are the devices or nodes on which the acceptance decides.
         lang: ``en`` or ``zh``.
+        folder: of the acceptance, as the user would write it.
     """
     lines: list[Phrase] = [summarize_acceptance(result), *_describe_tolerances(result)]
     lines += [
@@ -112,6 +117,8 @@ def list_acceptance_lines(result: AcceptanceResult, lang: str) -> list[str]:
         for member in result.members
         if member.decision != "pass"
     ]
+    if result.interrupted:
+        lines.append(phrase("accept.resume", folder=folder))
     return [translate(line, lang) for line in lines]
 
 
