@@ -270,7 +270,7 @@ def test_faulty_log_ends_statements_that_other_threads_begin_after_it(
     ended_by_interrupt = []
 
     def read_long(db, number, path, stop):
-        """Read day_0 as usual; any other log with a statement that takes hours."""
+        """Read day_0 as usual; execute a statement that takes hours for any other log."""
         if path.name == "day_0.gz":
             return read_log(db, number, path, stop)
         assert stop.wait(60)
@@ -285,7 +285,9 @@ def test_faulty_log_ends_statements_that_other_threads_begin_after_it(
     monkeypatch.setattr(prepare_tables, "read_log", read_long)
     with pytest.raises(DataError):
         run_prepare(raw_days, tmp_path / "data")
-    assert ended_by_interrupt == ["day_1.gz"]
+    # The thread of the faulty log may have taken the third log before it was cancelled.
+    assert ended_by_interrupt
+    assert set(ended_by_interrupt) <= {"day_1.gz", "day_2"}
 
 
 def test_lone_carriage_return_ends_no_row(raw_days, tmp_path):
