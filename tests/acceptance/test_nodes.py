@@ -356,8 +356,12 @@ def test_groups_of_other_software_are_named_on_the_page(tmp_path: Path) -> None:
         (("a", "b"), ("gpu",), {"torch": "2.13.0"}),
         (("c", "d"), ("gpu",), {"torch": "2.12.1"}),
     ]
+    assert result.measurement is not None
+    assert result.measurement.software == {"numpy": "2.4"}  # of the packages that do not differ
+    assert result.measurement.devices == 4
     for lang in LANGUAGES:
         page = to_markdown([build_acceptance_document(result)], lang)
+        assert "numpy 2.4" in page
         assert "| gpu | torch 2.13.0 |" in page
         assert "| gpu | torch 2.12.1 |" in page
     assert result.list_names("pass") == list(NODES)

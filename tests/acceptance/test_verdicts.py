@@ -11,6 +11,7 @@ import jsonschema
 import pytest
 
 from support.acceptance_evidence import DEVICES, NODE, DeviceEvidence, make_acceptance, make_digests
+from trainmark.acceptance import evidence as evidence_module
 from trainmark.acceptance import verdicts
 from trainmark.acceptance.acceptance import conclude
 from trainmark.acceptance.evidence import EVIDENCE_DIR, Evidence
@@ -19,6 +20,7 @@ from trainmark.acceptance.result import describe_schema, read_result
 from trainmark.errors import RecordError
 from trainmark.pages.acceptance import build_acceptance_document, list_acceptance_lines
 from trainmark.pages.rendering import to_html, to_markdown
+from trainmark.pages.texts import LANGUAGES
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -378,6 +380,64 @@ def test_result_follows_its_schema_and_is_read_back(tmp_path: Path) -> None:
         DEVICES[3],
     ]
     assert (tmp_path / "undecided.txt").read_text() == ""
+
+
+def test_result_tells_what_was_measured_when_and_with_which_software(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two sessions measure: one from 1,000 s on for 60 s, and one from 5,000 s on for 30 s.
+
+    A third one, later, measures nothing, and does not count. ``make_acceptance`` has the case toy
+    and the recipe tiny. The page has the same facts, for whoever files it as evidence.
+    """
+    now_s = 0.0
+    monkeypatch.setattr(evidence_module.time, "time", lambda: now_s)
+    now_s = 1_000.0
+    first = DeviceEvidence(tmp_path)
+    now_s = 1_060.0
+    first.write_device_phase(DEVICES)
+    now_s = 5_000.0
+    second = DeviceEvidence(tmp_path)
+    now_s = 5_030.0
+    second.write_pair_round(DEVICES[0], DEVICES[1])
+    second.write_failed_round("nodes", (NODE,), "failed")
+    now_s = 9_000.0
+    DeviceEvidence(tmp_path)
+
+    result = judge_folder(tmp_path)
+
+    facts = result.measurement
+    assert facts is not None
+    assert (facts.started, facts.ended) == (
+        "1970-01-01T00:16:40+00:00",
+        "1970-01-01T01:23:50+00:00",
+    )
+    assert (facts.duration_s, facts.sessions) == (90.0, 2)
+    assert facts.rounds == {"devices": 5, "pairs": 1}  # the round of the node failed
+    assert (facts.devices, facts.software) == (4, {"torch": "2.13.0"})
+    assert result.overrides == {"seed": "3"}
+    for lang in LANGUAGES:
+        page = to_markdown([build_acceptance_document(result)], lang)
+        for text in (
+            "toy",
+            "tiny",
+            "seed 3",
+            facts.started,
+            "4 × gpu",
+            "devices 5",
+            "torch 2.13.0",
+        ):
+            assert text in page
+        assert result.suite_version in page
+
+
+def test_result_without_a_round_has_no_date(tmp_path: Path) -> None:
+    DeviceEvidence(tmp_path)  # it joined, and measured nothing
+
+    facts = judge_folder(tmp_path).measurement
+
+    assert facts is not None
+    assert (facts.started, facts.ended, facts.duration_s, facts.rounds) == (None, None, 0.0, {})
 
 
 def test_folder_without_a_result_is_refused(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from trainmark.acceptance.bad_rounds import note_bad_rounds
 from trainmark.acceptance.baseline import load_baselines, save_baselines
 from trainmark.acceptance.evidence import Evidence, EvidenceWriter, Left
 from trainmark.acceptance.folder import choose_folder, open_folder, resolve_plans, save_request
+from trainmark.acceptance.measurement import describe_measurement
 from trainmark.acceptance.node_session import (
     Acceptance,
     NodeSession,
@@ -226,6 +227,8 @@ def conclude(
         unit="device",
         case=acceptance.plan.case,
         recipe=acceptance.plan.recipe_name,
+        overrides=acceptance.request.overrides,
+        measurement=describe_measurement(evidence),
         # The default phases contain `groups`, which needs several nodes.
         phases=[phase for phase in acceptance.request.chosen_phases if phase != "groups"],
         members=assessment.list_members(),

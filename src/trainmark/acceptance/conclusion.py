@@ -14,6 +14,7 @@ from trainmark.acceptance.assessment import Assessment
 from trainmark.acceptance.bad_rounds import note_bad_rounds
 from trainmark.acceptance.baseline import load_baselines
 from trainmark.acceptance.evidence import Evidence
+from trainmark.acceptance.measurement import describe_measurement
 from trainmark.acceptance.result import AcceptanceResult, Finding, PeerGroup
 from trainmark.acceptance.tasks import STEP
 from trainmark.acceptance.times import collect_times
@@ -101,6 +102,7 @@ def conclude_nodes(
         )
     result = _make_result(
         assessment,
+        evidence,
         opened,
         request,
         peer_groups=_describe_groups(peer_groups),
@@ -113,6 +115,7 @@ def conclude_nodes(
 
 def _make_result(
     assessment: Assessment,
+    evidence: Evidence,
     opened: OpenedSession,
     request: AcceptRequest,
     *,
@@ -125,6 +128,7 @@ def _make_result(
 
     Args:
         assessment: all that was found about the nodes.
+        evidence: what all nodes measured, and when.
         opened: the session, whose plan names the case and the recipe.
         request: the options of the acceptance.
         peer_groups: the nodes that were compared with each other.
@@ -137,6 +141,8 @@ def _make_result(
         unit="node",
         case=opened.plan.case,
         recipe=opened.plan.recipe_name,
+        overrides=request.overrides,
+        measurement=describe_measurement(evidence),
         phases=request.chosen_phases,
         members=assessment.list_members(),
         links=assessment.links,

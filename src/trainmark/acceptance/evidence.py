@@ -143,6 +143,19 @@ class EvidenceWriter:
             file.write(line)
 
 
+@dataclass(slots=True)
+class NodeSpan:
+    """When a node took part in a session, in seconds since 1970 by its own clock.
+
+    Args:
+        joined_s: when it began the session.
+        last_round_s: when its last round ended, measured or not; None: none has.
+    """
+
+    joined_s: float
+    last_round_s: float | None = None
+
+
 TeamRound = tuple[Phase, int, tuple[str, ...]]  # phase, number of the round, names of the members
 
 
@@ -157,6 +170,7 @@ class Evidence:
         nodes: the last ``Joined`` of each node.
         results: of all ranks of a team, by phase, round and members.
         failures: why a team measured nothing, unless it did in another session.
+        spans: when each node took part in each session, by session and node.
         malformed_lines: number of lines that are no events; a node that was killed leaves one at
             most.
         _arrivals: session, node and name of each barrier at which a node arrived.
@@ -166,6 +180,7 @@ class Evidence:
     nodes: dict[str, Joined] = field(default_factory=dict)
     results: dict[TeamRound, list[RankResult]] = field(default_factory=dict)
     failures: dict[TeamRound, NotMeasured] = field(default_factory=dict)
+    spans: dict[tuple[int, str], NodeSpan] = field(default_factory=dict)
     malformed_lines: int = 0
     _arrivals: set[tuple[int, str, str]] = field(default_factory=set)
     _sessions_of_failures: dict[TeamRound, int] = field(default_factory=dict)
@@ -187,15 +202,18 @@ class Evidence:
             if isinstance(event, Joined):
                 node = event.node
                 evidence.nodes[node] = event
+                evidence.spans[session, node] = NodeSpan(joined_s=event.unix_s)
             elif isinstance(event, Arrived):
                 evidence._arrivals.add((session, node, event.barrier_name))
             elif isinstance(event, Measured):
+                evidence._note_end_of_round(session, node, event)
                 key = (event.phase, event.round, tuple(event.members))
                 # Added, because each node of a team writes only the results of its own ranks.
                 evidence._add_results(key, event.results)
                 evidence.failures.pop(key, None)
                 evidence._sessions_of_failures.pop(key, None)
             elif isinstance(event, NotMeasured):
+                evidence._note_end_of_round(session, node, event)
                 key = (event.phase, event.round, tuple(event.members))
                 if key not in evidence.results:
                     evidence.failures[key] = event
@@ -221,6 +239,12 @@ class Evidence:
             if (session, failure.absent, name_barrier(phase, number)) not in self._arrivals:
                 errors_of_lost_nodes[failure.absent] = failure.error
         return errors_of_lost_nodes
+
+    def _note_end_of_round(self, session: int, node: str, event: Measured | NotMeasured) -> None:
+        """Keep the time at which a node ended its last round so far of a session."""
+        span = self.spans.get((session, node))
+        if span is not None:  # None: the line in which the node joined is damaged
+            span.last_round_s = event.unix_s
 
     def _add_results(self, key: TeamRound, results: list[RankResult]) -> None:
         """Add results of a node's ranks to those of its team, which are sorted by rank.

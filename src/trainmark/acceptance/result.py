@@ -157,6 +157,25 @@ class Whole(Frozen):
     parts: tuple[tuple[str, ...], ...] = ()
 
 
+class MeasurementFacts(Frozen):
+    """What was measured in all sessions, when, and with which software.
+
+    Args:
+        rounds: number of rounds with a result, by phase.
+        devices: number of devices of all nodes that took part.
+        software: versions by package, the driver's among them, of those packages that all nodes
+            have in the same version; ``peer_groups`` has the others.
+    """
+
+    started: str | None = Field(description="UTC, ISO 8601; null: no round was measured")
+    ended: str | None = Field(description="UTC, ISO 8601; end of the last round")
+    duration_s: float = Field(description="of all sessions, without the time between them")
+    sessions: int
+    rounds: dict[str, int]
+    devices: int
+    software: dict[str, str]
+
+
 class AcceptanceResult(Frozen):
     """The verdicts of an acceptance.
 
@@ -166,6 +185,8 @@ class AcceptanceResult(Frozen):
         not_measured: rounds that failed, in words.
         peer_groups: of members; of one machine's devices they differ in the product alone.
         baseline: what times alone were compared with in place of those of the peers.
+        overrides: the recipe fields that the user changed, as the user wrote them.
+        measurement: None: an earlier version wrote the result.
     """
 
     schema_version: Literal[1] = 1
@@ -181,6 +202,8 @@ class AcceptanceResult(Frozen):
     wholes: tuple[Whole, ...] = ()
     baseline: str | None = None
     peer_groups: tuple[PeerGroup, ...] = ()
+    overrides: dict[str, str] = Field({})
+    measurement: MeasurementFacts | None = None
     not_measured: tuple[str, ...] = ()
     interrupted: str | None = None
 

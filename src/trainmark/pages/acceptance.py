@@ -5,17 +5,28 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from trainmark.pages.cells import format_duration
 from trainmark.pages.document import (
     Block,
     Code,
     Document,
+    Facts,
     HeatMap,
     Paragraph,
     Section,
     Strip,
     build_table,
 )
-from trainmark.pages.texts import Phrase, Tone, join, phrase, term, translate
+from trainmark.pages.texts import (
+    Phrase,
+    Tone,
+    format_named_values,
+    join,
+    or_unknown,
+    phrase,
+    term,
+    translate,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -73,6 +84,7 @@ def build_acceptance_document(result: AcceptanceResult) -> Document:
         # Whether devices compute the same training with the same bits.
         Section(phrase("accept.bits"), "bits", tuple(_describe_bits(result))),
         Section(phrase("accept.how_sure"), "how-sure", tuple(_describe_sensitivity(result))),
+        Section(phrase("accept.measured"), "measured", (_list_measurement_facts(result),)),
         # A sentence for each round of measurements that failed.
         Section(
             phrase("accept.not_measured"),
@@ -275,6 +287,41 @@ def _describe_slowdown(share: float) -> Phrase:
     """Return how much slower something is in words; a negative share is a speedup."""
     name = "faster" if share < 0 else "slower"
     return phrase(f"accept.{name}", share=format_share(abs(share)))
+
+
+def _list_measurement_facts(result: AcceptanceResult) -> Facts:
+    """Return what was measured, when and with which software, for whoever files the page."""
+    items: list[tuple[Phrase, Phrase]] = [
+        (phrase("accept_fact.case"), result.case),
+        (phrase("accept_fact.recipe"), result.recipe),
+        (phrase("accept_fact.overrides"), format_named_values(result.overrides)),
+    ]
+    facts = result.measurement
+    if facts is not None:  # None: an earlier version wrote the result
+        software = {"Trainmark": result.suite_version, **facts.software}
+        rounds = format_named_values({name: str(count) for name, count in facts.rounds.items()})
+        items += [
+            (phrase("accept_fact.started"), or_unknown(facts.started)),
+            (phrase("accept_fact.ended"), or_unknown(facts.ended)),
+            (phrase("accept_fact.duration"), format_duration(facts.duration_s)),
+            (phrase("accept_fact.sessions"), str(facts.sessions)),
+            (phrase("accept_fact.rounds"), rounds),
+            (phrase("accept_fact.devices"), _count_devices(result, facts.devices)),
+            (phrase("accept_fact.software"), format_named_values(software)),
+        ]
+    return Facts(tuple(items))
+
+
+def _count_devices(result: AcceptanceResult, num_devices: int) -> Phrase:
+    """Return how many devices of each product were measured; of nodes, how many those have."""
+    products = Counter(member.product for member in result.members if member.product)
+    name = "accept_fact.node_count" if result.unit == "node" else "accept_fact.device_count"
+    parts: list[Phrase] = [
+        phrase(name, n=count, product=product) for product, count in products.items()
+    ]
+    if result.unit == "node":
+        parts.append(phrase("accept_fact.devices_of_nodes", n=num_devices))
+    return or_unknown(None) if not parts else join(parts)
 
 
 def _build_member_grid(result: AcceptanceResult) -> Strip:
