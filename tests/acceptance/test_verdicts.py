@@ -431,6 +431,27 @@ def test_result_tells_what_was_measured_when_and_with_which_software(
         assert result.suite_version in page
 
 
+@pytest.mark.parametrize(
+    ("share", "is_busy"),
+    [(None, False), (0.1, False), (0.55, True)],  # up to 10% counts as idle
+)
+def test_busy_machine_is_named_in_the_result_on_the_page_and_in_the_terminal(
+    tmp_path: Path, share: float | None, is_busy: bool
+) -> None:
+    DeviceEvidence(tmp_path, others_cpu_share=share).write_all_phases()
+
+    result = judge_folder(tmp_path)
+
+    assert result.measurement is not None
+    expected_shares = {} if share is None else {NODE: pytest.approx(share)}
+    assert result.measurement.others_cpu_share == expected_shares
+    assert list_decisions(result) == ["pass"] * 4  # the verdicts do not depend on it
+    for lang in LANGUAGES:
+        terminal = "\n".join(list_acceptance_lines(result, lang, folder="out"))
+        assert ("55%" in terminal) is is_busy
+        assert ("55%" in to_markdown([build_acceptance_document(result)], lang)) is is_busy
+
+
 def test_result_without_a_round_has_no_date(tmp_path: Path) -> None:
     DeviceEvidence(tmp_path)  # it joined, and measured nothing
 

@@ -58,6 +58,7 @@ class DeviceEvidence:
         link_s: seconds of a step on a pair of devices, by pair.
         trainings: what each training of a device gave (lists of digests), by device.
         products: the product's name, by device.
+        others_cpu_share: share of the cores that other programs used in each round; None: unknown.
     """
 
     def __init__(
@@ -69,6 +70,7 @@ class DeviceEvidence:
         link_s: dict[tuple[str, str], float] | None = None,
         trainings: dict[str, Any] | None = None,
         products: dict[str, str] | None = None,
+        others_cpu_share: float | None = None,
     ) -> None:
         # By device or pair; one that is not named has the usual value.
         self.step_s = step_s or {}
@@ -76,6 +78,7 @@ class DeviceEvidence:
         self.link_s = link_s or {}
         self.trainings = trainings or {}
         self.products = products or {}
+        self.others_cpu_share = others_cpu_share
         self.writer = EvidenceWriter(folder, NODE)  # it begins the next session of its node
         self.writer.write(
             Joined,
@@ -197,5 +200,10 @@ class DeviceEvidence:
             results: what each of their ranks reported.
         """
         self.writer.write(
-            Measured, phase=phase, round=number, members=list(members), results=results
+            Measured,
+            phase=phase,
+            round=number,
+            members=list(members),
+            results=results,
+            others_cpu_share=self.others_cpu_share,
         )

@@ -50,6 +50,8 @@ class Measured(msgspec.Struct, tag="measured", tag_field="event", frozen=True, k
         round: number in the phase, counted from 0.
         members: devices or nodes of the team, also those of other nodes.
         results: of the ranks of this node.
+        others_cpu_share: share of this node's cores that other programs used during the round;
+            None: not known.
     """
 
     unix_s: float
@@ -57,6 +59,7 @@ class Measured(msgspec.Struct, tag="measured", tag_field="event", frozen=True, k
     round: int
     members: list[str]
     results: list[RankResult]
+    others_cpu_share: float | None = None
 
 
 class NotMeasured(msgspec.Struct, tag="not_measured", tag_field="event", frozen=True, kw_only=True):
@@ -171,6 +174,8 @@ class Evidence:
         results: of all ranks of a team, by phase, round and members.
         failures: why a team measured nothing, unless it did in another session.
         spans: when each node took part in each session, by session and node.
+        others_cpu_shares: share of a node's cores that other programs used, by node, phase and
+            number of the round; only where it is known.
         malformed_lines: number of lines that are no events; a node that was killed leaves one at
             most.
         _arrivals: session, node and name of each barrier at which a node arrived.
@@ -181,6 +186,7 @@ class Evidence:
     results: dict[TeamRound, list[RankResult]] = field(default_factory=dict)
     failures: dict[TeamRound, NotMeasured] = field(default_factory=dict)
     spans: dict[tuple[int, str], NodeSpan] = field(default_factory=dict)
+    others_cpu_shares: dict[tuple[str, Phase, int], float] = field(default_factory=dict)
     malformed_lines: int = 0
     _arrivals: set[tuple[int, str, str]] = field(default_factory=set)
     _sessions_of_failures: dict[TeamRound, int] = field(default_factory=dict)
@@ -210,6 +216,9 @@ class Evidence:
                 key = (event.phase, event.round, tuple(event.members))
                 # Added, because each node of a team writes only the results of its own ranks.
                 evidence._add_results(key, event.results)
+                if event.others_cpu_share is not None:
+                    share_key = (node, event.phase, event.round)
+                    evidence.others_cpu_shares[share_key] = event.others_cpu_share
                 evidence.failures.pop(key, None)
                 evidence._sessions_of_failures.pop(key, None)
             elif isinstance(event, NotMeasured):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from datetime import datetime, timezone
+from statistics import fmean
 from typing import TYPE_CHECKING
 
 from trainmark.acceptance.result import MeasurementFacts
@@ -38,12 +39,21 @@ def describe_measurement(evidence: Evidence) -> MeasurementFacts:
         rounds={phase: len(numbers) for phase, numbers in round_numbers.items()},
         devices=sum(len(joined.devices) for joined in evidence.nodes.values()),
         software=_find_common_software(evidence),
+        others_cpu_share=_average_others_cpu_share(evidence),
     )
 
 
 def _format_utc(unix_s: float) -> str:
     """Return a time in seconds since 1970 as UTC, ISO 8601, without fractions of a second."""
     return datetime.fromtimestamp(unix_s, timezone.utc).isoformat(timespec="seconds")
+
+
+def _average_others_cpu_share(evidence: Evidence) -> dict[str, float]:
+    """Return the share of each node's cores that other programs used, as the mean of its rounds."""
+    shares_of_node: dict[str, list[float]] = defaultdict(list)
+    for (node, _, _), share in evidence.others_cpu_shares.items():
+        shares_of_node[node].append(share)
+    return {node: fmean(shares) for node, shares in shares_of_node.items()}
 
 
 def _find_common_software(evidence: Evidence) -> dict[str, str]:

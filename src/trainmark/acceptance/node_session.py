@@ -24,6 +24,8 @@ from trainmark.acceptance.teams import Team, measure_teams
 from trainmark.acceptance.timetable import Progress, ScheduledRound, Timetable, estimate_round_s
 from trainmark.launch import processes
 from trainmark.launch.local import prepare_setup
+from trainmark.launch.processes import CpuUse
+from trainmark.record.findings import BUSY_SHARE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -285,6 +287,7 @@ class NodeSession:
             [planned_round.phase for planned_round in missing_rounds],
             training_s=self.acceptance.request.seconds,
         )
+        has_warned = False
         for planned_round in missing_rounds:
             if self.stop.signal_name is not None:
                 return
@@ -293,17 +296,28 @@ class NodeSession:
                 self._build_team(planned_round, device_indices)
                 for device_indices in planned_round.teams
             ]
-            self.measure(teams, planned_round.phase, planned_round.number)
+            others_cpu_share = self.measure(teams, planned_round.phase, planned_round.number)
+            if others_cpu_share is not None and others_cpu_share > BUSY_SHARE and not has_warned:
+                has_warned = True  # once is enough; the result has the share of all rounds
+                self.show(
+                    f"other programs used {others_cpu_share:.0%} of the cores of "
+                    f"{self.acceptance.node} during this round, which makes times noisy; press "
+                    "Ctrl-C to stop, and measure on an idle machine"
+                )
 
-    def measure(self, teams: Sequence[Team], phase: Phase, number: int) -> None:
+    def measure(self, teams: Sequence[Team], phase: Phase, number: int) -> float | None:
         """Measure teams of a round at the same time, and write how it ended for each.
 
         Args:
             phase: what kind of teams the round has, such as ``devices`` or ``pairs``.
             number: of the round in its phase.
+
+        Returns:
+            The share of this machine's cores that other programs used; None: not known.
         """
         logs = self.acceptance.folder / LOGS_DIR
         logs.mkdir(exist_ok=True)
+        cpu_use_before = CpuUse.read()
         with (logs / f"{self.acceptance.node}.txt").open("ab") as log:
             outcomes = measure_teams(
                 teams,
@@ -312,11 +326,18 @@ class NodeSession:
                 deadline_s=self.acceptance.request.deadline,
                 is_stopped=lambda: self.stop.signal_name is not None,
             )
+        # All ranks of the round have ended, so that they do not count as others.
+        others_cpu_share = cpu_use_before.compute_others_share(CpuUse.read())
         for outcome in outcomes:
             members = outcome.team.members
             if outcome.reason is None:  # the team did not fail
                 self.writer.write(
-                    Measured, phase=phase, round=number, members=members, results=outcome.results
+                    Measured,
+                    phase=phase,
+                    round=number,
+                    members=members,
+                    results=outcome.results,
+                    others_cpu_share=others_cpu_share,
                 )
             else:
                 self.writer.write(
@@ -327,6 +348,7 @@ class NodeSession:
                     reason=outcome.reason,
                     error=outcome.error,
                 )
+        return others_cpu_share
 
     def _build_team(self, planned_round: Round, device_indices: tuple[int, ...]) -> Team:
         """Return a team of devices of this machine, with the task of its ranks.

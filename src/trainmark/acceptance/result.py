@@ -165,6 +165,7 @@ class MeasurementFacts(Frozen):
         devices: number of devices of all nodes that took part.
         software: versions by package, the driver's among them, of those packages that all nodes
             have in the same version; ``peer_groups`` has the others.
+        others_cpu_share: share of the cores that other programs used during the rounds, by node.
     """
 
     started: str | None = Field(description="UTC, ISO 8601; null: no round was measured")
@@ -174,6 +175,7 @@ class MeasurementFacts(Frozen):
     rounds: dict[str, int]
     devices: int
     software: dict[str, str]
+    others_cpu_share: dict[str, float]
 
 
 class AcceptanceResult(Frozen):

@@ -27,6 +27,7 @@ from trainmark.pages.texts import (
     term,
     translate,
 )
+from trainmark.record.findings import BUSY_SHARE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -64,6 +65,9 @@ def build_acceptance_document(result: AcceptanceResult) -> Document:
     lead: list[Block] = []
     if result.interrupted:
         lead.append(Paragraph(phrase("accept.resume_page"), "warn"))
+    busy = describe_busy_nodes(result)
+    if busy:
+        lead.append(Paragraph(busy, "warn"))
     failing = result.list_names("fail")
     if failing:
         # One line with a button that copies it, for the user to paste into a scheduler's command.
@@ -129,6 +133,9 @@ def list_acceptance_lines(result: AcceptanceResult, lang: str, *, folder: str) -
         for member in result.members
         if member.decision != "pass"
     ]
+    busy = describe_busy_nodes(result)
+    if busy:
+        lines.append(busy)
     if result.interrupted:
         lines.append(phrase("accept.resume", folder=folder))
     return [translate(line, lang) for line in lines]
@@ -189,6 +196,18 @@ def summarize_acceptance(result: AcceptanceResult) -> Phrase:
     if result.interrupted:  # the name of the signal that ended it; None: it was not interrupted
         parts.append(phrase("accept.interrupted", signal=result.interrupted))
     return join(parts, "semicolon")
+
+
+def describe_busy_nodes(result: AcceptanceResult) -> Phrase:
+    """Return which nodes were busy with other programs while they measured; else an empty text."""
+    facts = result.measurement
+    shares = {} if facts is None else facts.others_cpu_share
+    busy_nodes = [
+        phrase("accept.named", name=node, why=f"{share:.0%}")
+        for node, share in shares.items()
+        if share > BUSY_SHARE
+    ]
+    return phrase("accept.busy", names=join_first_names(busy_nodes)) if busy_nodes else ""
 
 
 def explain_verdict(member: Member) -> Phrase:
