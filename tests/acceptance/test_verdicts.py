@@ -16,11 +16,15 @@ from trainmark.acceptance import verdicts
 from trainmark.acceptance.acceptance import conclude
 from trainmark.acceptance.evidence import EVIDENCE_DIR, Evidence
 from trainmark.acceptance.model import ERROR_RATE, judge_measurements
-from trainmark.acceptance.result import describe_schema, read_result
+from trainmark.acceptance.result import Member, describe_schema, read_result
 from trainmark.errors import RecordError
-from trainmark.pages.acceptance import build_acceptance_document, list_acceptance_lines
+from trainmark.pages.acceptance import (
+    build_acceptance_document,
+    explain_verdict,
+    list_acceptance_lines,
+)
 from trainmark.pages.rendering import to_html, to_markdown
-from trainmark.pages.texts import LANGUAGES
+from trainmark.pages.texts import LANGUAGES, phrase, translate
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -450,6 +454,43 @@ def test_busy_machine_is_named_in_the_result_on_the_page_and_in_the_terminal(
         terminal = "\n".join(list_acceptance_lines(result, lang, folder="out"))
         assert ("55%" in terminal) is is_busy
         assert ("55%" in to_markdown([build_acceptance_document(result)], lang)) is is_busy
+
+
+@pytest.mark.parametrize("lang", LANGUAGES)
+def test_page_of_a_machine_without_pairs_does_not_mention_their_noise(
+    tmp_path: Path, lang: str
+) -> None:
+    evidence = DeviceEvidence(tmp_path)
+    evidence.write_device_phase(DEVICES)
+    alone = judge_folder(tmp_path)
+    noise_of_pairs = translate(phrase("accept_noise.pair", share=""), lang).strip()
+
+    assert [quantity.noise_of_pairs for quantity in alone.quantities] == [None, None]
+    assert noise_of_pairs not in to_markdown([build_acceptance_document(alone)], lang)
+    for first, second in combinations(DEVICES, 2):
+        evidence.write_pair_round(first, second)
+    assert noise_of_pairs in to_markdown([build_acceptance_document(judge_folder(tmp_path))], lang)
+
+
+def test_more_rounds_than_can_be_measured_are_no_remedy() -> None:
+    # --repeats takes at most 1,000 rounds.
+    none, too_many, possible = (
+        translate(
+            explain_verdict(
+                Member(
+                    name="a",
+                    product="gpu",
+                    decision="undecided",
+                    doubt="interval",
+                    more_rounds=more_rounds,
+                )
+            ),
+            "en",
+        )
+        for more_rounds in (None, 1_001, 1_000)
+    )
+    assert too_many == none
+    assert "1,000" in possible
 
 
 def test_result_without_a_round_has_no_date(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from trainmark.plan.request import PositiveCount, RunRequest
 
 PHASES = ("devices", "nodes", "pairs", "groups")
 DEFAULT_CASE = "distilbert_sst2"
+MAX_REPEATS = 1_000
 
 
 def _convert_to_texts(overrides: Any) -> Any:
@@ -54,7 +55,7 @@ class AcceptRequest(Frozen):
         None, description="File with the cluster's settings; see docs/launchers.md."
     )
     phases: str | None = Field(None, description=f"Phases to run; default: {','.join(PHASES)}.")
-    repeats: Annotated[int, Field(ge=1, le=1_000)] = Field(
+    repeats: Annotated[int, Field(ge=1, le=MAX_REPEATS)] = Field(
         5, description="Number of times that each device or node is measured alone."
     )
     rounds: Annotated[int, Field(ge=1, le=10_000)] | None = Field(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from trainmark.acceptance.request import MAX_REPEATS
 from trainmark.pages.cells import format_duration
 from trainmark.pages.document import (
     Block,
@@ -78,7 +79,11 @@ def build_acceptance_document(result: AcceptanceResult) -> Document:
         Section(
             phrase("accept.members"),
             "members",
-            (*_list_peer_groups(result), _build_member_table(result.members)),
+            (
+                *_list_peer_groups(result),
+                _build_member_table(result.members),
+                *_explain_columns(result.members),
+            ),
         ),
         _build_links_section(result),
         # A whole is a training of all nodes of one product and software together.
@@ -221,7 +226,8 @@ def explain_verdict(member: Member) -> Phrase:
         return reason
     # The interval of the slowdown contains the limit. More rounds of measurements would make the
     # interval narrower, so the reason also says how many of them would decide.
-    if member.more_rounds is None:  # no practical number of rounds would decide
+    # None: no number of rounds would decide. More than ``MAX_REPEATS`` cannot be asked for.
+    if member.more_rounds is None or member.more_rounds > MAX_REPEATS:
         remedy = phrase("accept.no_rounds")
     else:
         remedy = phrase("accept.more_rounds", n=member.more_rounds)
@@ -394,6 +400,16 @@ def _build_member_table(members: Iterable[Member]) -> Block:
         for member in members
     )
     return build_table(headings, rows)
+
+
+def _explain_columns(members: Iterable[Member]) -> list[Block]:
+    """Return why the time of a step and the slowdown may order members differently.
+
+    Nothing if no member was compared with others.
+    """
+    if all(member.step is None for member in members):
+        return []
+    return [Paragraph(phrase("accept.columns"), "muted")]
 
 
 def _list_peer_groups(result: AcceptanceResult) -> list[Block]:
@@ -588,18 +604,17 @@ def _describe_sensitivity(result: AcceptanceResult) -> list[Block]:
     if result.baseline is not None:
         blocks.append(Paragraph(phrase("accept.baseline", name=result.baseline)))
     for quantity in result.quantities:
-        blocks.append(
-            Paragraph(
-                phrase(
-                    "accept.noise",
-                    quantity=quantity.name,
-                    alone=_format_known_share(quantity.noise),
-                    pairs=_format_known_share(quantity.noise_of_pairs),
-                    # ``worse_by`` is the share by which a member may be slower and still pass.
-                    worse_by=_format_tolerance(quantity.worse_by),
-                )
-            )
-        )
+        # Noise that was not measured is left out: a machine with two devices has no pairs.
+        parts: list[Phrase] = []
+        if quantity.noise is not None:
+            share = format_share(quantity.noise)
+            parts.append(phrase(f"accept_noise.{result.unit}", share=share))
+        if quantity.noise_of_pairs is not None:
+            share = format_share(quantity.noise_of_pairs)
+            parts.append(phrase("accept_noise.pair", share=share))
+        # ``worse_by`` is the share by which a member may be slower and still pass.
+        parts.append(phrase("accept_noise.limit", share=_format_tolerance(quantity.worse_by)))
+        blocks.append(Paragraph(join((quantity.name, join(parts, "semicolon")), "colon")))
         if quantity.name != "step":
             continue
         if quantity.trend is not None:
@@ -609,8 +624,3 @@ def _describe_sensitivity(result: AcceptanceResult) -> list[Block]:
             share = format_share(quantity.detectable_link)
             blocks.append(Paragraph(phrase("accept.link_chance", share=share)))
     return blocks
-
-
-def _format_known_share(value: float | None) -> Phrase:
-    """Return a share in percent; None if it is not known."""
-    return None if value is None else format_share(value)
