@@ -225,6 +225,21 @@ def test_difference_of_two_long_texts_is_shown_where_they_differ():
     assert "--lr=0.2" in text
 
 
+def test_difference_of_two_witness_files_names_the_key():
+    runs = []
+    for samples in (32, 64):
+        witness = Witness(
+            spec=WitnessSpec(name="my_mlp", precision="fp32", step=StepWork(samples=samples)),
+            command=("python", "train.py"),
+            folder="/work",
+            starts_ranks=False,
+        )
+        runs.append(make_planned_record(str(samples), witness=witness))
+    text = " ".join(read_visible(page.build_document(runs[:1], runs[1:]))[0])
+    assert "step.samples in the --witness file: 32 in this run, 64 in the other" in text
+    assert "train.py" not in text  # the command is the same
+
+
 def make_token_record(**changes):
     """Return the golden run, of 5714.5 tokens/s per device on two devices, as one of tokens."""
     about = read_record().plan.about.model_copy(update={"work_unit": "tokens"})

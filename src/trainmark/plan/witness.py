@@ -148,6 +148,22 @@ class Witness(Frozen):
         work_json = self.spec.model_dump_json(exclude={"speed_line", "log"}, exclude_defaults=True)
         return f"{shlex.join(self.command)} {work_json}"
 
+    def list_work(self) -> dict[str, str]:
+        """Return the parts of ``describe_work`` by name: the command, and each key of the file.
+
+        The command is at the empty key. A key of a table has its name before it: ``step.samples``.
+        """
+        parts = {"": shlex.join(self.command)}
+        stated = self.spec.model_dump(
+            mode="json", exclude={"speed_line", "log"}, exclude_defaults=True
+        )
+        for key, value in stated.items():
+            if isinstance(value, dict):  # a table, [step] or [batch]
+                parts |= {f"{key}.{name}": str(entry) for name, entry in value.items()}
+            else:
+                parts[key] = str(value)
+        return parts
+
 
 def read_witness_spec(path: Path) -> WitnessSpec:
     """Read the file of ``run --witness``.

@@ -6,6 +6,7 @@ published rows.
 
 from __future__ import annotations
 
+import shlex
 from typing import TYPE_CHECKING, Any
 
 from trainmark.errors import to_one_line
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 _DEVICES = "device_products"  # key of the work; other devices are what a comparison is for
 _BOUND = "bound"  # key of the work: whether it is a bound, see `compare_with_bound`
 _TARGET = "target_value"  # key of the work; a bound has no quality target
+_WITNESSED = "witnessed"  # key of the work: a user's own program and its --witness file
 _MAX_COMPARISONS = 3  # results that are drawn
 _MAX_DIFFERENCES = 3  # of the closest result, that are named
 _MAX_CHARACTERS = 60  # of a published configuration, and of a value in a difference
@@ -114,7 +116,12 @@ def compare_speed(
             return _build_speed_bars(figure, launches, speed.mean, others[:_MAX_COMPARISONS])
     # The closest candidate differs in the fewest keys.
     differing, closest = min(differences, key=lambda entry: len(entry[0]))
-    reasons = [_describe_difference(name, *values) for name, values in differing.items()]
+    reasons = []
+    for name, values in differing.items():
+        if name == _WITNESSED and isinstance(closest[0], Record):
+            reasons += _describe_witness_differences(launches[0], closest[0])
+        else:
+            reasons.append(_describe_difference(term("work", name), *values))
     # Without a difference the work is the same, but the two have none of the figures in common.
     why: Phrase = phrase("against.silent")
     if reasons:
@@ -211,11 +218,31 @@ def _build_incomparable_callout(text: Phrase) -> Callout:
     return Callout(phrase("against.heading"), text, is_quiet=True)
 
 
-def _describe_difference(name: str, value: object, other: object) -> Phrase:
+def _describe_witness_differences(record: Record, other: Record) -> list[Phrase]:
+    """Return in what the work of two programs differs: their command, keys of their --witness file.
+
+    The user's own program trained, instead of a case. Only one of the two runs may be of a program.
+    """
+    ours = record.plan.witness
+    theirs = other.plan.witness
+    if ours is None or theirs is None:
+        command = [None if x is None else shlex.join(x.command) for x in (ours, theirs)]
+        return [_describe_difference(phrase("against.program"), *command)]
+    our_parts = ours.list_work()
+    their_parts = theirs.list_work()
+    reasons = []
+    for key in find_differences(our_parts, their_parts):
+        # The command is at the empty key.
+        what = phrase("against.witness_key", name=key) if key else phrase("against.program")
+        reasons.append(_describe_difference(what, our_parts.get(key), their_parts.get(key)))
+    return reasons
+
+
+def _describe_difference(what: Phrase, value: object, other: object) -> Phrase:
     """Return in what work differs, with both values, in plain words.
 
     Args:
-        name: key of the work, such as a field of the recipe.
+        what: name of what differs, such as a field of the recipe.
         value: its value in the run that the page shows; None: it does not have the key.
         other: its value in the result with which the run is compared; None: the same.
     """
@@ -228,7 +255,7 @@ def _describe_difference(name: str, value: object, other: object) -> Phrase:
         )
     return phrase(
         "against.differs",
-        what=term("work", name),
+        what=what,
         a=_format_work_value(shown_value),
         b=_format_work_value(shown_other),
     )
