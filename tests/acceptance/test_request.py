@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from typing import TYPE_CHECKING
 
 import pytest
@@ -102,3 +104,17 @@ def test_folder_that_is_in_use_or_holds_other_files_is_refused(tmp_path: Path) -
     ):
         pass
     assert refused.value.where == str(tmp_path / "b")
+
+
+def test_folder_that_cannot_be_made_is_refused_with_a_fix(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    out = tmp_path / "file" / "a"  # a file has no folders in it; this fails for root, too
+    request = AcceptRequest.build(case="toy", device="cpu", nproc=1, out=out)
+
+    with pytest.raises(EnvironmentFault) as refused, prepare_acceptance(request):
+        pass
+
+    assert refused.value.where == str(out)
+    assert os.strerror(errno.ENOTDIR) in refused.value.what
+    assert refused.value.fix is not None
+    assert "--out" in refused.value.fix

@@ -56,7 +56,7 @@ def open_folder(folder: Path, request: AcceptRequest) -> Iterator[None]:
     Raises:
         UsageError: an earlier session there did other work.
         EnvironmentFault: another command holds the lock, the path is no folder, or the folder has
-            files but no earlier session.
+            files but no earlier session, or it cannot be written.
     """
     # The stack lets the handlers below cover the locking alone, and not the block of the caller.
     with ExitStack() as stack:
@@ -75,6 +75,8 @@ def open_folder(folder: Path, request: AcceptRequest) -> Iterator[None]:
             raise EnvironmentFault(
                 "not a folder", where=str(folder), fix="choose another --out"
             ) from None
+        except OSError as error:
+            raise run_dir.build_write_fault(folder, error) from error
         refuse_other_request(folder, request)
         yield
 
