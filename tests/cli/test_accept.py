@@ -195,6 +195,19 @@ def test_titles_and_remarks_of_single_devices_and_nodes_are_singular(cli, tmp_pa
     assert "--worse-by 1 allows a node to be 100% slower; for 1%, use --worse-by 0.01" in lines
 
 
+def test_case_may_be_left_out_before_a_changed_field(cli, tmp_path: Path) -> None:
+    out = ("--device", "cpu", "--nproc", "1", "--out", str(tmp_path / "out"), "--dry-run")
+
+    code, printed, _ = cli("accept", "bs=2", *out)
+    assert code == 0
+    assert printed.startswith("1 device of ")
+    # A wrong field is named as such, and not as a case.
+    code, _, err = cli("accept", "no_such_field=2", *out)
+    assert code == 2
+    assert "no_such_field" in err
+    assert "case" not in err.splitlines()[0].partition("no_such_field")[2]
+
+
 def test_dry_run_refuses_a_baseline_as_the_measurement_does(cli, tmp_path: Path) -> None:
     out = ("--out", str(tmp_path / "out"))
     args = ("accept", "toy", "--device", "cpu", "--nproc", "1", *out, "--baseline", "/nowhere")

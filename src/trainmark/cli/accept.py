@@ -66,8 +66,12 @@ def accept(
             where="--attach",
             fix="remove the case and all other options",
         )
+    assignments = list(overrides or [])
+    if case is not None and "=" in case:  # the case may be left out: this is the first KEY=VALUE
+        assignments.insert(0, case)
+        case = None
     request = AcceptRequest.build(
-        case=case, overrides=parse_assignments(overrides or []) or None, **fields
+        case=case, overrides=parse_assignments(assignments) or None, **fields
     )
     if dry_run:
         from trainmark.api import plan_acceptance
