@@ -78,6 +78,9 @@ class Timetable:
             rounds = "1 round" if count == 1 else f"{count} rounds"
             lines.append(f"{phase}: {rounds}, about {format_time(count * self.round_s)}")
         lines += self.remarks
+        if not self.schedule:
+            lines.append("all rounds were measured in earlier sessions; they are judged again")
+            return lines
         lines.append(f"in all about {format_time(self.expected_s)}")
         # Many times the expected time, because the limit lets each round take its whole deadline.
         limit = format_time(self.limit_s)
@@ -117,8 +120,10 @@ class Progress:
         remaining_rounds = len(self._phase_of_round) - self._num_begun
         remaining_of_phase = num_rounds_of_phase - num_before
         self._num_begun += 1
+        text = f"{phase}: round {num_before + 1} of {num_rounds_of_phase}"
         time_left = format_time(remaining_of_phase * round_s)
-        text = f"{phase}: round {num_before + 1} of {num_rounds_of_phase}, about {time_left} left"
-        if remaining_rounds > remaining_of_phase:  # further phases follow
-            text += f", {format_time(remaining_rounds * round_s)} in all"
-        return text
+        if remaining_rounds == remaining_of_phase:
+            return f"{text}, about {time_left} left"
+        # Further phases follow.
+        total_left = format_time(remaining_rounds * round_s)
+        return f"{text}, about {time_left} left in this phase, {total_left} left in total"

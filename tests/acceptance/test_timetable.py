@@ -1,0 +1,41 @@
+"""Times that are shown before an acceptance starts and while it runs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from trainmark.acceptance import timetable
+from trainmark.acceptance.timetable import Progress, ScheduledRound, Timetable
+
+if TYPE_CHECKING:
+    import pytest
+
+
+def test_finished_test_states_no_times() -> None:
+    finished = Timetable(title="2 devices", schedule=[], round_s=30.0, limit_s=0.0)
+    text = " ".join(finished.describe())
+    assert "0.0 min" not in text
+    assert "earlier sessions" in text
+
+    one_round = ScheduledRound(phase="devices", number=0, teams=[("a",)])
+    unfinished = Timetable(title="2 devices", schedule=[one_round], round_s=30.0, limit_s=600.0)
+    assert "in all about 0.5 min" in unfinished.describe()
+
+
+def test_progress_states_the_time_left_of_the_phase_and_of_the_test(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Two rounds of devices and one of nodes; each takes 60 s, and 30 s is the guess before."""
+    now_s = 0.0
+    monkeypatch.setattr(timetable.time, "monotonic", lambda: now_s)
+    progress = Progress(["devices", "devices", "nodes"], training_s=10.0)
+    lines = []
+    for _ in range(3):
+        lines.append(progress.begin_round())
+        now_s += 60.0
+
+    assert lines == [
+        "devices: round 1 of 2, about 1.0 min left in this phase, 1.5 min left in total",
+        "devices: round 2 of 2, about 1.0 min left in this phase, 2.0 min left in total",
+        "nodes: round 1 of 1, about 1.0 min left",
+    ]
