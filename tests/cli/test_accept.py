@@ -101,6 +101,44 @@ def test_dry_run_of_an_engine_starts_an_agent_on_every_node(
     assert not out.exists()
 
 
+@pytest.mark.parametrize(
+    ("time", "limit_s"),
+    [
+        (None, None),
+        ("120", 7_200),
+        ("90:30", 90 * 60 + 30),
+        ("2:00:00", 7_200),
+        ("0-3", 3 * 3_600),
+        ("0-3:30", 3.5 * 3_600),
+        ("0-0:1:5", 65),
+        ("0", None),  # Slurm: no limit
+        ("UNLIMITED", None),
+        ("1-0", None),  # one day, longer than the test's own limit
+    ],
+)
+def test_dry_run_states_the_time_limit_of_a_slurm_job(
+    cli, tmp_path: Path, time: str | None, limit_s: float | None
+) -> None:
+    """``time``: ``slurm.options.time`` of the cluster file, in a form of sbatch; None: not set.
+
+    ``limit_s``: when the test then ends at the latest; None: after its own limit, which is 300 s to
+    join and two deadlines of 600 s for each of 13 rounds: 5 of devices, 5 of nodes, 1 of pairs, and
+    2 barriers. Two nodes have no rounds of groups.
+    """
+    options = {} if time is None else {"time": time}
+    settings = {"device": "cpu", "nodes": 2, "devices_per_node": 2, "slurm": {"options": options}}
+    (tmp_path / "cluster.yaml").write_text(json.dumps(settings))
+    args = ("accept", "toy", "--launcher", "slurm", "--cluster", str(tmp_path / "cluster.yaml"))
+
+    code, printed, _ = cli(*args, "--out", str(tmp_path / "out"), "--dry-run", "--json")
+
+    assert code == 0
+    plan = json.loads(printed)
+    assert plan["limit_s"] == (limit_s or 300 + 2 * 600 * (5 + 5 + 1 + 2))
+    # What to set for a shorter job, or that it is set.
+    assert any("slurm.options" in remark for remark in plan["remarks"])
+
+
 def test_dry_run_names_four_of_five_nodes_and_marks_the_rest(cli, tmp_path: Path) -> None:
     hosts = [f"host{number}" for number in range(5)]
     (tmp_path / "cluster.yaml").write_text(json.dumps({"device": "cpu", "ssh": {"hosts": hosts}}))

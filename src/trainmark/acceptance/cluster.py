@@ -210,8 +210,9 @@ def _plan_first_session(
         node_plan: the plan of a training on one node, of which a few values are changed.
         folder: of the acceptance, in which the session gets its own folder.
     """
-    num_rounds = sum(count_rounds(request, num_nodes).values())
-    if "groups" in request.chosen_phases:
+    counts = count_rounds(request, num_nodes)
+    num_rounds = sum(counts.values())
+    if counts.get("groups"):  # none with few nodes, even if the phase is chosen
         num_rounds += estimate_further_group_rounds(request, num_nodes)
     # Time limit of the job. All nodes must join within `join` seconds. The deadline is the time
     # limit of a round in seconds: a round in which a node hangs costs two deadlines, and so does

@@ -18,7 +18,7 @@ from trainmark.acceptance.timetable import (
     format_time,
 )
 from trainmark.launch.cluster import Cluster
-from trainmark.launch.launchers import ssh
+from trainmark.launch.launchers import slurm, ssh
 from trainmark.launch.submission import CLUSTER_FILE
 from trainmark.plan.plan import Plan
 
@@ -77,6 +77,12 @@ class OpenedSession:
                 f"groups: if all nodes together are slow, up to {num_further} more rounds, "
                 f"about {format_time(num_further * round_s)}"
             )
+        # Of the whole session: launchers take the time limit of a job from its plan's recipe.
+        limit_s = float(self.plan.recipe["timeout_s"])
+        if self.plan.launcher == "slurm":
+            time_option_s = slurm.read_time_option_s(self.cluster)
+            remarks.append(_describe_slurm_limit(time_option_s))
+            limit_s = min(limit_s, time_option_s or limit_s)  # 0: no limit
         schedule = self._make_schedule()
         remarks += list_option_remarks(
             self.request, schedule, alone_phase="nodes", num_members=num_nodes
@@ -87,8 +93,7 @@ class OpenedSession:
             title=f"{num_nodes} nodes with {devices_text} each, folder {self.folder}",
             schedule=schedule,
             round_s=round_s,
-            # Of the whole session: launchers take the time limit of a job from its plan's recipe.
-            limit_s=float(self.plan.recipe["timeout_s"]),
+            limit_s=limit_s,
             remarks=tuple(remarks),
         )
 
@@ -126,6 +131,24 @@ class OpenedSession:
         if self.plan.launcher == "ssh":
             return tuple(ssh.select_hosts(self.cluster, nnodes=num_nodes))
         return tuple(f"node {node_rank}" for node_rank in range(num_nodes))
+
+
+def _describe_slurm_limit(time_option_s: float | None) -> str:
+    """Return how the time limit of a Slurm job is chosen, and how to choose a shorter one.
+
+    Args:
+        time_option_s: the limit that the cluster file sets; None: it sets none.
+    """
+    if time_option_s is None:
+        return (
+            "Slurm is asked for the time that all rounds need if a node hangs in each of them; for "
+            "a shorter job, use a smaller --deadline, or set `time` in slurm.options of the "
+            "cluster file"
+        )
+    return (
+        "`time` in slurm.options of the cluster file limits the job; if it ends before all rounds "
+        "are measured, run the same command again to measure the rest"
+    )
 
 
 def count_rounds(request: AcceptRequest, num_nodes: int) -> dict[Phase, int]:

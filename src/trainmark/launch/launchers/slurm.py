@@ -66,6 +66,24 @@ def _read_field(output: str, name: str) -> str:
     return match[1] if match else ""
 
 
+def read_time_option_s(cluster: Cluster) -> float | None:
+    """Return the time limit that the cluster file sets for jobs, in seconds.
+
+    None: it sets none, or one that sbatch refuses or takes as no limit. The forms are those of
+    ``--time`` (https://slurm.schedmd.com/sbatch.html, 24.11): minutes, minutes:seconds,
+    hours:minutes:seconds, days-hours, days-hours:minutes and days-hours:minutes:seconds.
+    """
+    match = re.fullmatch(r"(?:(\d+)-)?(\d+(?::\d+){0,2})", cluster.slurm.options.get("time", ""))
+    if match is None:
+        return None
+    days, clock = match.groups()
+    numbers = [int(number) for number in clock.split(":")]
+    if days is None and len(numbers) < 3:  # minutes come first, and no hours
+        numbers.insert(0, 0)
+    hours, minutes, seconds = [*numbers, 0, 0][:3]
+    return float(((int(days or 0) * 24 + hours) * 60 + minutes) * 60 + seconds)
+
+
 class Slurm(Launcher):
     """Submits with sbatch."""
 
