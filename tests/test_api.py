@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import resource
 import signal
 import sys
@@ -204,6 +205,23 @@ def test_limited_address_space_skips_the_page_and_keeps_the_run(
     assert [str(text).partition(":")[0] for text in messages] == ["page.html was not written"]
     # The pages without drawings are there.
     assert {path.name for path in tmp_path.iterdir()} == {"page.en.md", "page.zh.md"}
+
+
+def test_failed_write_of_the_page_names_the_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def raise_disk_full(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")  # as a write does, without a file
+
+    monkeypatch.setattr(local, "launch", lambda *_: TOY)  # a launch that has this record
+    monkeypatch.setattr(api, "write_pages", raise_disk_full)
+    plan = TOY.plan.model_copy(update={"run_dir": str(tmp_path)})
+    remarks: list[object] = []
+    api.launch_once(plan, Cluster(), "toy", StopRequest(), quiet=True, show_remark=remarks.append)
+    (remark,) = map(str, remarks)
+    assert remark.startswith(f"{tmp_path}: ")
+    assert "No space left on device" in remark
+    assert f"`trainmark report {tmp_path} -o page.html`" in remark
 
 
 def test_error_without_a_text_is_reported_by_its_name(

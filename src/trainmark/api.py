@@ -224,7 +224,7 @@ def _write_failed_planning(error: UnplannableError, show_remark: ShowRemark) -> 
     except TrainmarkError as fault:  # the caller raises the first error, which matters more
         show_remark(fault)
         return
-    _write_pages_safely(write_pages, [record], folder, show_remark=show_remark)
+    _write_pages_safely(folder, write_pages, [record], folder, show_remark=show_remark)
     show_remark(f"record: {folder}/{RECORD_FILE}")
 
 
@@ -288,24 +288,31 @@ def launch_run(
             )
             break
     if plan.repeat_count > 1 and records:
-        _write_pages_safely(write_pages, records, Path(plan.run_dir), show_remark=show_remark)
+        folder = Path(plan.run_dir)
+        _write_pages_safely(folder, write_pages, records, folder, show_remark=show_remark)
     return records
 
 
 def _write_pages_safely(
-    write: Callable[..., None], *arguments: Any, show_remark: ShowRemark
+    folder: Path | None,
+    write: Callable[..., None],
+    *arguments: Any,
+    show_remark: ShowRemark,
 ) -> None:
     """Call a function that writes pages with ``arguments``; report an error without raising it.
 
     The record has been written before, so an error here does not change the result of the run.
+
+    Args:
+        folder: folder of the run, which gets the pages; None: ``write`` writes no page.
     """
     try:
         write(*arguments)
     except Exception as error:  # noqa: BLE001 - see above
-        show_remark(
-            f"{str(error) or type(error).__name__}; run `trainmark report -o page.html` to "
-            "draw the page later"
-        )
+        what = str(error) or type(error).__name__
+        if isinstance(error, OSError):  # such as a full disk; a failed write names no file
+            what = f"{folder}: the page cannot be written: {error.strerror or error}"
+        show_remark(f"{what}; run `trainmark report {folder} -o page.html` to draw the page later")
 
 
 def launch_once(
@@ -336,9 +343,8 @@ def launch_once(
         followers.wait_until_ready(stop)
         record = launch_with_progress(plan_of_launch, cluster, label, stop, quiet=quiet)
         followers.end_inputs()  # they hand over the rest while the pages are written
-        _write_pages_safely(
-            write_pages, [record], Path(plan_of_launch.run_dir), show_remark=show_remark
-        )
+        folder = Path(plan_of_launch.run_dir)
+        _write_pages_safely(folder, write_pages, [record], folder, show_remark=show_remark)
     for remark in followers.iterate_remarks():
         show_remark(remark)
     return record
@@ -424,7 +430,7 @@ def run_entries(
             report=_ignore if quiet else end_line,  # prints a line in place of the progress
         )
         for entry in entries:
-            _write_pages_safely(write_entry_pages, entry, show_remark=show_remark)
+            _write_pages_safely(entry.run_dir, write_entry_pages, entry, show_remark=show_remark)
 
 
 def submit_run(plan: Plan, cluster: Cluster) -> str:
@@ -477,7 +483,7 @@ def attach_run(
     with Followers(job.folder, follow) as followers:
         record = submission.follow(job, stop, report)
         followers.end_inputs()  # they hand over the rest while the pages are written
-        _write_pages_safely(write_pages, [record], folder, show_remark=show_remark)
+        _write_pages_safely(folder, write_pages, [record], folder, show_remark=show_remark)
     for remark in followers.iterate_remarks():
         show_remark(remark)
     return Records([record], [folder])

@@ -268,7 +268,7 @@ def test_changed_recipe_field_is_refused_with_both_values_unless_allowed() -> No
     assert fault.value.what == "compile differs: False and True"
     assert fault.value.rule == "only the same work can be compared"
     assert fault.value.fix == "--allow compile --allow max_steps"
-    with pytest.raises(UsageError, match="max_steps differs: None and 7"):
+    with pytest.raises(UsageError, match="max_steps differs: none and 7"):
         compare(a, b, allow=["compile"])
     comparison = compare(a, b, allow=["compile", "max_steps"])
     assert [(difference.name, difference.a, difference.b) for difference in comparison.allowed] == [

@@ -128,6 +128,26 @@ def test_changed_event_file_is_named(run_dir: Path) -> None:
     assert ("evidence_altered", {"file": "events.rank9.jsonl"}) in list_disagreements(run_dir)
 
 
+def test_missing_plan_is_named_without_the_type_of_an_error(run_dir: Path) -> None:
+    (run_dir / "plan.json").unlink()
+    (missing, unreadable) = list_disagreements(run_dir)
+    assert missing == ("evidence_missing", {"file": "plan.json"})
+    assert unreadable[0] == "evidence_unreadable"
+    assert unreadable[1]["error"].startswith(str(run_dir / "plan.json"))
+
+
+def test_differing_value_is_shown_before_a_differing_note(run_dir: Path) -> None:
+    # ``e2e_time`` comes before ``p_train``. Its note is a message, a dict of code and arguments.
+    edit_json(
+        run_dir / "record.json", "figures", "e2e_time", "note", value={"code": "x", "args": {}}
+    )
+    (_, args), *_ = list_disagreements(run_dir)
+    assert args["field"].startswith("figures.e2e_time.note")
+    edit_json(run_dir / "record.json", "figures", "p_train", "value", value=2560.0)
+    (_, args), *_ = list_disagreements(run_dir)
+    assert args["field"] == "figures.p_train.value"
+
+
 def test_evidence_of_another_size_is_altered_and_not_hashed(
     run_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -38,11 +38,14 @@ class RuleResult:
         rule: its name.
         kept: whether the records keep (obey) it.
         sentence: the condition, and what the records have.
+        doubts: reasons to doubt the launches, each code once. The ``found`` of the sentence are
+            their codes; a page shows their sentences instead. Only of the rule ``doubts``.
     """
 
     rule: str
     kept: bool
     sentence: Message
+    doubts: tuple[Message, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,15 +165,20 @@ def _check_launches(records: Sequence[Record], division: Division) -> Iterator[R
     if division.target != "any":
         yield _check_target(records, division)
     yield _check_data(records, division)
-    reasons = [reason for record in records for reason in record.trust.reasons]
-    # Reasons that only make a figure noisy break no rule.
-    doubts = [
-        reason.code
-        for reason in reasons
-        if grade_reasons([reason]).grade == "do_not_quote"
-        and reason.code not in _CHECKED_BY_OTHER_RULES
-    ]
-    yield judge_violations("doubts", doubts)
+    yield _check_doubts(records)
+
+
+def _check_doubts(records: Sequence[Record]) -> RuleResult:
+    """Return whether there is no reason to doubt a launch, apart from noise."""
+    doubts: dict[str, Message] = {}  # by code, of each the first
+    for record in records:
+        for reason in record.trust.reasons:
+            # Reasons that only make a figure noisy break no rule.
+            is_noise = grade_reasons([reason]).grade != "do_not_quote"
+            if not is_noise and reason.code not in _CHECKED_BY_OTHER_RULES:
+                doubts.setdefault(reason.code, reason)
+    result = judge_violations("doubts", doubts)
+    return replace(result, doubts=tuple(doubts[code] for code in sorted(doubts)))
 
 
 def _check_target(records: Sequence[Record], division: Division) -> RuleResult:

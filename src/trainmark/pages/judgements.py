@@ -27,7 +27,7 @@ from trainmark.pages.texts import (
     translate_headings,
 )
 from trainmark.record.messages import render, shorten
-from trainmark.spec import Message
+from trainmark.spec import Message, message
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from trainmark.judge.comparison.gate import Judgement
     from trainmark.judge.comparison.scaling import Scaling
     from trainmark.judge.comparison.sides import Difference, Side
-    from trainmark.judge.compliance import Compliance
+    from trainmark.judge.compliance import Compliance, RuleResult
 
 # Arguments of a message that are values in the unit that its argument `unit` names.
 _ARGS_IN_UNIT = ("value", "expected")
@@ -289,7 +289,7 @@ def to_compliance_document(compliance: Compliance, lang: str) -> dict[str, Any]:
     """
     rules = [
         # `kept`: whether the launches obey the rule.
-        {"rule": x.rule, "kept": x.kept, "sentence": render(x.sentence, lang)}
+        {"rule": x.rule, "kept": x.kept, "sentence": _render_rule(x, lang)}
         for x in compliance.rules
     ]
     return {
@@ -328,4 +328,13 @@ def list_compliance_rules(compliance: Compliance, lang: str) -> Iterator[tuple[s
     """
     for rule in compliance.rules:
         word = translate(phrase(f"compliance.{'kept' if rule.kept else 'broken'}"), lang)
-        yield word, to_one_line(render(rule.sentence, lang))
+        yield word, to_one_line(_render_rule(rule, lang))
+
+
+def _render_rule(result: RuleResult, lang: str) -> str:
+    """Return the sentence of a rule's result, in which reasons for doubt have their sentences."""
+    if not result.doubts:
+        return render(result.sentence, lang)
+    texts = [render(shorten(doubt), lang) for doubt in result.doubts]
+    separator = translate(phrase("sep.semicolon"), lang)
+    return render(message(result.sentence.code, found=separator.join(texts)), lang)

@@ -47,6 +47,7 @@ if TYPE_CHECKING:
 # Tolerance for sums in another order, by another version of a library.
 _RELATIVE_TOLERANCE = 1e-9
 _MAX_SHOWN_CHARS = 80  # characters of a value
+_MAX_ERROR_CHARS = 200
 MAX_BYTES = 32 << 20  # of evidence that is checked for a list or a page, which must not wait
 # Fields that may differ in a record that is made again: by another version, from copied files.
 _NOT_COMPARED = {"suite", "evidence", "verification"}
@@ -129,8 +130,12 @@ def _reduce_again(record: Record, folder: Path) -> list[Message]:
     """
     try:
         recomputed_record = reduce.reduce(folder, files=record.evidence)
-    except (RecordError, OSError, ValueError) as error:
-        return [message("evidence_unreadable", error=f"{type(error).__name__}: {error}"[:200])]
+    except RecordError as error:  # its fix, such as another folder, does not fit here
+        where = f"{error.where}: " if error.where else ""
+        return [message("evidence_unreadable", error=f"{where}{error.what}"[:_MAX_ERROR_CHARS])]
+    except (OSError, ValueError) as error:
+        text = f"{type(error).__name__}: {error}"
+        return [message("evidence_unreadable", error=text[:_MAX_ERROR_CHARS])]
     differences = list(_compare_records(record, recomputed_record))
     if not differences:
         return []
@@ -169,18 +174,18 @@ def _compare_records(record: Record, recomputed_record: Record) -> Iterator[Comp
 def _describe_differences(differences: list[ComparedValue]) -> Message:
     """Return a message on the first difference and the number of all.
 
-    A difference of status, figures or quality is shown rather than one of other fields.
+    A difference of status, figures or quality is shown rather than one of other fields, and of two
+    of these the first of single values, such as numbers, rather than of a note on them.
 
     Args:
         differences: at least one. Its ``place`` is the path of a value in the record, such as
             ``quality.history[0].step``.
     """
     important = ("status", "figures", "quality")  # what readers of a record look at first
-    chosen = differences[0]
-    for difference in differences:
-        if difference.place.startswith(important):
-            chosen = difference
-            break
+    chosen = min(
+        differences,  # the first of those with the smallest key
+        key=lambda x: (not x.place.startswith(important), not _is_single(x)),
+    )
     recorded, recomputed = _format_values(chosen.recorded, chosen.expected)
     return message(
         "evidence_disagrees",
@@ -189,6 +194,12 @@ def _describe_differences(differences: list[ComparedValue]) -> Message:
         recomputed=recomputed,
         fields=len(differences),
     )
+
+
+def _is_single(difference: ComparedValue) -> bool:
+    """Tell whether neither of two values is a list or a dict, and at least one is not missing."""
+    values = (difference.recorded, difference.expected)
+    return values != (None, None) and not any(isinstance(value, list | dict) for value in values)
 
 
 def _format_values(recorded: Any, expected: Any) -> tuple[str, str]:

@@ -241,7 +241,9 @@ def make_other_work_error(not_allowed: Sequence[Difference]) -> UsageError:
     """
     never_allowed = [fact for fact in not_allowed if fact.name in NEVER_ALLOWED]
     first = never_allowed[0] if never_allowed else not_allowed[0]
-    distinct_values = list(dict.fromkeys(repr(value) for value in (*first.a, *first.b)))
+    # A recipe field that is not set is None.
+    values = ["none" if value is None else repr(value) for value in (*first.a, *first.b)]
+    distinct_values = list(dict.fromkeys(values))
     what = f"{first.name} differs: {' and '.join(distinct_values[:2])}"
     where = "the work of A and B differs"
     if never_allowed:
