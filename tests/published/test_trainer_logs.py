@@ -267,6 +267,57 @@ def test_run_without_steps_does_not_end_at_the_step_of_the_run_before(tmp_path: 
     assert any("run 2 of 3, lines 2 to 2: aborted at line 2" in note for note in notes)
 
 
+def test_run_stays_complete_if_lines_without_a_step_follow_its_last_step(tmp_path: Path) -> None:
+    # Two epochs of ten planned steps and a line with the final loss. Then another run begins at
+    # epoch 0.
+    epochs = [
+        "".join(f"epoch: {epoch} step {step}/10 tokens/s: 5\n" for step in range(1, 11))
+        for epoch in (0, 1)
+    ]
+    analysis = analyze_text(tmp_path, "".join([*epochs, "final loss: 1.0\n", epochs[0]]))
+    assert any(
+        note.startswith("run 1 of 2, lines 1 to 21: complete") for note in analysis.figures["notes"]
+    )
+
+
+@pytest.mark.parametrize(
+    "key", ["time per epoch", "samples per epoch", "max epoch", "steps left in epoch"]
+)
+def test_number_about_epochs_is_not_taken_for_that_of_the_epoch(tmp_path: Path, key: str) -> None:
+    # The number behind ``key`` falls from line to line. If it were the number of the epoch, another
+    # run would begin in each line.
+    text = "".join(f"step {i} tokens/s: 100 {key}: {12.5 - i}\n" for i in range(5))
+    assert analyze_text(tmp_path, text).figures["values"] == 5
+    # Nor is it the epoch in lines without a value: the steps begin anew in epoch 2, not in a run.
+    text = "".join(
+        f"Epoch {epoch}\n{key}: {9 - epoch}\nstep 1 tokens/s: 5\nstep 2 tokens/s: 5\n"
+        for epoch in range(1, 3)
+    )
+    assert analyze_text(tmp_path, text).figures["values"] == 4
+
+
+def test_first_epoch_of_a_line_counts(tmp_path: Path) -> None:
+    # Each line also has the epoch of the best loss; if that one counted, the steps that begin anew
+    # in epoch 2 would be those of another run.
+    text = "".join(
+        f"epoch: {epoch} step {step} tokens/s: 5 best epoch: 0\n"
+        for epoch in (1, 2)
+        for step in (1, 2)
+    )
+    assert analyze_text(tmp_path, text).figures["values"] == 4
+
+
+def test_words_in_capitals_are_read(tmp_path: Path) -> None:
+    # The steps begin anew in the second epoch, which belongs to the same run.
+    text = "".join(
+        f"EPOCH {epoch}\nSTEP {step} LOSS: 2.5 TOKENS/S: 100\n"
+        for epoch in (1, 2)
+        for step in (1, 2)
+    )
+    analysis = analyze_text(tmp_path, text)
+    assert (analysis.record.LOSS_RESULT, analysis.figures["values"]) == (2.5, 4)
+
+
 def test_epochs_of_a_known_trainer_are_one_run(tmp_path: Path) -> None:
     # Lines as nanoGPT prints them, of three epochs of three steps; no line names the epoch, and the
     # steps begin anew in each.

@@ -44,7 +44,11 @@ _RESUME_PARTS = (
     "loaded checkpoint",
 )
 _OTHER_WORK_PARTS = ("val", "checkpoint", "ckpt", "saving", "save")
-_EPOCH = re.compile(r"(?i)\bepochs?\b['\"]?[\s:=\[#(]*(\d+(?:\.\d+)?)")
+# Not behind `per`, as in `time per epoch: 12.3`, and the like: see ``quantities.is_epoch``.
+_EPOCH = re.compile(
+    r"(?i)(?<!\bper )(?<!\bmax )(?<!\btotal )(?<!\bleft in )(?<!\bremaining in )"
+    r"\bepochs?\b['\"]?[\s:=\[#(]*(\d+(?:\.\d+)?)"
+)
 # `[50/500]` is a step, but not behind the word epoch.
 _PROGRESS = re.compile(r"(?i)(?<!epoch)(?<!epoch )(?<!epoch: )\[\s*\d+\s*/\s*\d+")
 _PARTS_OF_VALUE_KEYS = (
@@ -142,9 +146,10 @@ def read_line(number: int, text: str) -> LogLine:
     for pair in line.pairs:
         if quantities.is_step_counter(pair.key) and pair.value.is_integer():
             counters.append(StepNumber(pair.key, pair.value, pair.total))
-            if line.step is None:  # the first counter of a line is its step
+            # If a line has several counters, epochs or batches, the first of each counts.
+            if line.step is None:
                 line.step = pair.value
-        elif split_words(pair.key)[-1:] == ("epoch",):
+        elif quantities.is_epoch(pair.key) and line.epoch is None:
             line.epoch = pair.value
         elif quantities.is_global_batch(pair.key) and line.batch is None:
             line.batch = pair.value
@@ -296,7 +301,7 @@ class LogContext:
             number: of the line.
             text: of the line.
         """
-        if "poch" in text:  # a quick test: `epoch` or `Epoch`
+        if _has_any(text, ("epoch",)):  # a quick test before the pattern
             epoch = _EPOCH.search(text)
             if epoch is not None:
                 self._epoch_of_text = float(epoch[1])
@@ -339,7 +344,9 @@ class LogContext:
         # The epoch of the line itself, else that of the last heading such as `Epoch 3`.
         epoch = line.epoch if line.epoch is not None else self._epoch_of_text
         restarted_counters = self._find_restarted_counters(line)
-        last_step = self._run_until_now.step  # of the run until this line; None: not known
+        # The run until this line: its last step, None if not known, and whether it was complete.
+        last_step = self._run_until_now.step
+        is_complete = self._run_until_now.is_complete
         has_lower_epoch = False
         if line.epoch is not None and self._epoch is not None:
             has_lower_epoch = line.epoch < self._epoch
@@ -348,12 +355,17 @@ class LogContext:
             self.start_lines.append(line.number)
             self.run_number += 1
             self._counters.clear()  # a new run may print other counters
-            last_step = None  # the first line of the new run may print no step
+            # The first line of the new run may print no step.
+            last_step = None
+            is_complete = False
         if restarted_counters or has_lower_epoch:
             self.num_restarts += 1
         if line.epoch is not None:  # progress bars, for example, print no epoch
             self._epoch = line.epoch
-        is_complete = False  # until one of the counters is at its last planned step
+        # A line without counters, such as one with the final loss, leaves both as they were. On any
+        # other line, the run is complete if one of its counters is at the last planned step.
+        if line.counters:
+            is_complete = False
         for number in line.counters:
             counter = self._counters.get(number.key)
             if counter is None or counter in restarted_counters:

@@ -218,7 +218,7 @@ class LogReader:
 
     def _add_loss(self, line: LogLine) -> bool:
         """Keep the losses of a line as the last ones of their keys; return whether it has one."""
-        if "oss" not in line.text:  # a quick test: `loss` or `Loss`
+        if "loss" not in line.text.lower():  # a quick test
             return False
         has_loss = False
         for key in self._loss_keys:  # the empty key stands for the main loss of training

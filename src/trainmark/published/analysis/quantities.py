@@ -82,6 +82,10 @@ _PER_NODE = re.compile(rf"\bper (?:{_join_alternatives(WORDS['marks']['nodes'])}
 _WEAK_STEP_TIME = re.compile(
     rf"(?:time|seconds|secs|sec|dt|duration)(?: (?:in )?(?:{_TIME_ENDING}))?"
 )
+# `time per epoch: 12.3` and `max epoch: 10` are no numbers of an epoch; `done at epoch: 3` is one.
+_EPOCH = re.compile(
+    r"(?<!\bper )(?<!\bmax )(?<!\btotal )(?<!\bleft in )(?<!\bremaining in )\bepoch$"
+)
 _MAIN_LOSS_WORDS = {"loss", "train", "training", "lm", "total", "step", "is"}
 _GLOBAL_BATCH = re.compile(r"(?:global|total|effective) (?:train )?batch(?: size)?|gbs|global bs")
 _WORK_OF_STEP = re.compile(
@@ -372,6 +376,15 @@ def is_step_counter(key: str) -> bool:
     is_step = bool(words) and _RATE_UNIT_BY_WORD.get(words[-1]) == STEPS_UNIT
     # `batches/s` counts steps, but a key that ends in `batch` may be of a size.
     return is_step and words[-1] not in _BATCH_WORDS and _NOT_COUNTER_WORDS.isdisjoint(words)
+
+
+@lru_cache(maxsize=4096)
+def is_epoch(key: str) -> bool:
+    """Tell whether a number is that of an epoch: its key ends in ``epoch``.
+
+    A key such as ``time per epoch``, ``max epoch`` or ``steps left in epoch`` does not count.
+    """
+    return _EPOCH.search(" ".join(split_words(key))) is not None
 
 
 @lru_cache(maxsize=4096)
