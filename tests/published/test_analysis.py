@@ -87,6 +87,30 @@ def test_value_is_selected_by_position_separator_and_range(options, line, expect
     assert list(reader.values) == ([] if expected is None else [expected])
 
 
+def test_unit_of_a_word_before_the_keyword_is_read():
+    reader = KeywordReader(keyword="ips", position=0)
+    reader.read([(1, "100 samples/s ips\n")])
+    assert (list(reader.values), reader.unit) == ([100.0], "samples/s")
+
+
+@pytest.mark.parametrize(
+    ("key", "are_weights"),
+    [
+        ("step time", True),
+        ("avg step time", False),  # a mean of many steps
+        ("time", False),  # perhaps that of an epoch, because no number of a step is on the line
+        ("step: 1 time", True),
+        ("[1/9] time", True),
+    ],
+)
+def test_only_the_time_of_a_step_is_the_weight_of_its_rate(key, are_weights):
+    # Rates of 100 and 50 samples/s, each with the seconds behind ``key``.
+    reader = KeywordReader(keyword="ips:")
+    lines = [f"ips: {rate} samples/s {key}: {time} s\n" for rate, time in [(100, 3), (50, 4)]]
+    reader.read(enumerate(lines, 1))
+    assert list(reader.seconds) == ([3.0, 4.0] if are_weights else [])
+
+
 @pytest.fixture
 def log(tmp_path):
     """Return a function that writes a log of ``data`` and returns its path."""

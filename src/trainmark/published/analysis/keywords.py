@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from trainmark.errors import UsageError
+from trainmark.published.analysis.lines import has_progress
 from trainmark.published.analysis.pairs import find_pairs
-from trainmark.published.analysis.quantities import Quantity, read_quantity
+from trainmark.published.analysis.quantities import Quantity, is_step_counter, read_quantity
 from trainmark.published.analysis.samples import Sample, find_slow_values
 from trainmark.published.analysis.sources import Source
 from trainmark.published.log import (
@@ -253,30 +254,47 @@ class KeywordReader:
             self.unit = self.quantity.unit or self.unit  # a known unit outweighs the word
         else:  # a rate such as `samples/min`: its values stay as printed, and so does its unit
             self.unit = pair.unit
-        for other in pairs:
-            quantity = read_quantity(other.key, other.unit, other.following)
-            if quantity is not None and quantity.kind == "step_time" and other.key:
-                pattern = re.compile(make_number_pattern(other.key), _FLAGS)
-                # The seconds of one step if the printed number is 1. A time may cover many steps.
-                self._step_time = _StepTimePattern(
-                    pattern, quantity.time_unit_s / quantity.num_steps
-                )
-                return
+        self._learn_step_time(line, pairs)
+
+    def _learn_step_time(self, line: str, pairs: list[Pair]) -> None:
+        """Keep the pattern of the first step time on a line, the weight of the rate on the line.
+
+        Args:
+            line: the first line with a value.
+            pairs: its numbers, each with the key before it and the unit behind it.
+        """
+        has_step = has_progress(line) or any(is_step_counter(pair.key) for pair in pairs)
+        for pair in pairs:
+            quantity = read_quantity(pair.key, pair.unit, pair.following)
+            if quantity is None or quantity.kind != "step_time" or not pair.key:
+                continue
+            # A summary, such as `avg step time`, is no time of this step. A weak key such as `time`
+            # may mean something else: without the number of a step on the line, it may be the time
+            # of an epoch or of a whole run.
+            if quantity.is_summary or (quantity.is_weak and not has_step):
+                continue
+            pattern = re.compile(make_number_pattern(pair.key), _FLAGS)
+            # The seconds of one step if the printed number is 1. A time may cover many steps.
+            self._step_time = _StepTimePattern(pattern, quantity.time_unit_s / quantity.num_steps)
+            return
 
     def _find_pair(self, pairs: list[Pair], line: str, text: str) -> Pair | None:
-        """Return the first pair behind the keyword whose number is printed as ``text``.
+        """Return the pair of the value, by its number, which is printed as ``text``.
 
+        It is the first such pair whose number stands behind the keyword. A word at a position may
+        also stand before the keyword: then it is the first such pair in the line.
         None: no key and no unit was found at this number, so it is in no pair.
 
         Args:
             pairs: the numbers of the line that have a key or a unit.
         """
         # Every line with a value has the keyword; an empty keyword is found at 0.
-        start = line.find(self.keyword)
-        for pair in pairs:
-            if pair.text == text and pair.start >= start:
+        keyword_start = line.find(self.keyword)
+        candidates = [pair for pair in pairs if pair.text == text]
+        for pair in candidates:
+            if pair.start >= keyword_start:  # the place of its number
                 return pair
-        return None
+        return candidates[0] if candidates and self.position is not None else None
 
     def make_sample(self, default_quantity: Quantity, preset: str = "") -> Sample | None:
         """Return the values that count; None: there are none.

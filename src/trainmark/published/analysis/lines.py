@@ -142,7 +142,6 @@ def read_line(number: int, text: str) -> LogLine:
         line.is_other_work = True
         return line
     counters = []
-    has_progress = "[" in text and _PROGRESS.search(text) is not None  # `[50/500]` is a step, too
     for pair in line.pairs:
         if quantities.is_step_counter(pair.key) and pair.value.is_integer():
             counters.append(StepNumber(pair.key, pair.value, pair.total))
@@ -154,8 +153,13 @@ def read_line(number: int, text: str) -> LogLine:
         elif quantities.is_global_batch(pair.key) and line.batch is None:
             line.batch = pair.value
     line.counters = tuple(counters)
-    _find_speeds(line, has_step=line.step is not None or has_progress)
+    _find_speeds(line, has_step=line.step is not None or has_progress(text))
     return line
+
+
+def has_progress(text: str) -> bool:
+    """Tell whether a line has a number of a step in the form ``[50/500]``."""
+    return "[" in text and _PROGRESS.search(text) is not None
 
 
 def _is_other_work(line: LogLine) -> bool:
