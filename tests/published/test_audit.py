@@ -183,6 +183,14 @@ def test_missing_sequence_length_counts_as_shortest() -> None:
 
 
 @pytest.mark.parametrize(
+    ("printed", "length"),
+    [("512", 512), ("1,024", 1024), ("1k", 1024), ("1,048,576", 1048576), ("1,02", None)],
+)
+def test_printed_sequence_length_is_read(printed: str, length: int | None) -> None:
+    assert make_subject({}, changes={"seq_length": printed}).sequence_length == length
+
+
+@pytest.mark.parametrize(
     ("model", "changes", "codes"),
     [
         ("qwen3_8b", {}, ["audit_peak"]),
@@ -282,6 +290,9 @@ def test_speed_of_mixture_of_experts_must_state_its_routing(
         ({"dropped": "68%"}, 60.0, ["audit_mfu_row"]),  # fits neither all tokens nor those
         ({"capacity_factor": "1.25"}, 21.83, []),  # how many were dropped is not printed
         ({"dropped": "0"}, 21.83, []),
+        ({"drop_policy": "0", "token_drop_rate": "0.68"}, 21.83, ["audit_mfu_dropped"]),
+        ({"dropout": "0.68"}, 21.83, []),  # regularization, which drops no tokens
+        ({"drop_path_rate": "0.68"}, 21.83, []),
     ],
 )
 def test_mfu_of_mixture_of_experts_excludes_dropped_tokens(

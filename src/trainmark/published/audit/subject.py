@@ -54,6 +54,7 @@ _DATA_SHEET_LEVELS = ("A", "B")  # evidence of a published figure: a vendor's do
 _NUMBER_WITH_DECIMALS = re.compile(r"\d+(?:\.(\d+))?")  # the group has the decimals
 _WHOLE_NUMBER = re.compile(r"[0-9][0-9,]*")
 _SHARE = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?(%?)")  # ``0.68``, ``68%``
+_REGULARIZATION = re.compile(r"(?i)drop[ _-]?(?:out|path)")  # settings that drop no tokens
 _APPROXIMATE_MARKS = ("~", "≈")
 
 
@@ -186,20 +187,24 @@ class AuditSubject:
 
     @property
     def dropped_share(self) -> float:
-        """The share of tokens that experts of a mixture dropped; 0: the row prints none.
+        """The share of assignments of tokens to experts that a mixture dropped; 0: none is printed.
 
-        A token has several experts: each assignment of a token to an expert counts for itself. The
-        share is in a setting or a column whose name contains ``drop``: ``68%`` or ``0.68``.
+        A token may be dropped by one of its experts and computed by the others, so assignments are
+        counted, not tokens. The share, ``68%`` or ``0.68``, is in the first setting or column whose
+        name contains ``drop`` and that has a share above 0: ``token_drop_rate``, ``dropped``. Names
+        of regularization, ``dropout`` and ``drop_path``, do not count.
         """
         # `changes` are the row's settings by name, `cells` the texts of all its columns by header.
         texts_by_name = {**self.row.changes, **self.row.cells} if self.row else {}
         for name, text in texts_by_name.items():
             match = _SHARE.fullmatch(text.strip())  # its groups: the number, and `%` or nothing
-            if "drop" not in name.lower() or match is None:
+            is_of_tokens = "drop" in name.lower() and not _REGULARIZATION.search(name)
+            if match is None or not is_of_tokens:
                 continue
             is_percent = match[2] == "%"
             share = float(match[1]) / (100 if is_percent else 1)
-            if share < 1:  # a larger number counts something else
+            # A larger number counts something else. A 0 may be a switch, `drop_policy`.
+            if 0 < share < 1:
                 return share
         return 0.0
 

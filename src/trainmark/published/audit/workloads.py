@@ -48,7 +48,7 @@ _SEQUENCE_SETTINGS = (
     "max_position_embeddings",
     "mpe",
 )
-_SEQUENCE_LENGTH = re.compile(r"([0-9]{1,7})(k?)", re.IGNORECASE)
+_SEQUENCE_LENGTH = re.compile(r"([0-9]{1,3}(?:,[0-9]{3}){1,2}|[0-9]{1,7})(k?)", re.IGNORECASE)
 
 
 class Workload(Frozen):
@@ -249,12 +249,12 @@ def find_sequence_length(settings: Mapping[str, str]) -> str | None:
 
 
 def parse_sequence_length(text: str) -> int | None:
-    """Return the tokens of a printed length, 2048 of ``2048`` and of ``2k``; None: another form."""
+    """Return the tokens of a printed length, 2048 of ``2,048`` and ``2k``; None: another form."""
     match = _SEQUENCE_LENGTH.fullmatch(text.strip())  # its groups: the digits, and `k` or nothing
     if match is None:
         return None
     factor = 1024 if match[2] else 1
-    return int(match[1]) * factor
+    return int(match[1].replace(",", "")) * factor
 
 
 @cache
