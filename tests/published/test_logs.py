@@ -289,12 +289,14 @@ def test_processes_that_print_the_same_start_are_one_run(import_text):
     # Two processes print each start, less than a second apart: no run is aborted by the second one.
     starts = format_mllog("init_start", time_ms=0) + format_mllog("init_start", time_ms=900)
     starts += format_mllog("run_start", time_ms=5000) + format_mllog("run_start", time_ms=5001)
+    # The run takes 4 s from the first ``run_start``, at 5 s, to its end, at 9 s.
     end = format_mllog("block_start", time_ms=6000, samples_count=0)
     end += format_mllog("block_stop", time_ms=8000, samples_count=100) + format_mllog(
         "run_stop", time_ms=9000
     )
     (row,) = import_text(starts + end).rows
     assert row.figure("p_train") == 50.0  # 100 samples in 2 s
+    assert row.figure("train_time") == 4.0
 
 
 def change_events(text, change):

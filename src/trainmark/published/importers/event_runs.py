@@ -190,7 +190,9 @@ class EventRun:
         elif name == "train_loss":
             self.loss = event.value
         elif name == "run_start":
-            self._run_start_s = event.time_s
+            time_s = event.time_s
+            # The first one counts: other processes of the run start later.
+            self._run_start_s = time_s if self._run_start_s is None else self._run_start_s
         else:
             self._add_time(event)
 
