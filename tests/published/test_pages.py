@@ -337,3 +337,7 @@ def test_model_is_read_from_the_title_or_the_file_name(tmp_path, name, title):
     assert row.model == (  # whichever is a known model
         title if name == "x.md" else "distilbert"
     )
+    # A line of the page that states the model outweighs the file's name, but not the title.
+    page.write_text(page.read_text().replace("\n\n", "\n\nModel: ResNet50\n\n", 1))
+    (row,) = files.read_files([page]).rows
+    assert row.model == (title if name == "x.md" else "ResNet50")

@@ -179,10 +179,9 @@ def _find_fact(facts: dict[str, str], kind: str) -> str:
 
 
 def _add_model(page: Page, parts: list[_Part]) -> Page:
-    """Return ``page`` with a model: its title if that is a known model, else its file's name.
+    """Return ``page`` with its title as its model, if that is a known model.
 
-    The file's name must be a known model, too; else the model stays empty. A page that already has
-    a model keeps it.
+    A page that already has a model keeps it.
 
     Args:
         parts: of the page; the first heading is the title.
@@ -191,11 +190,13 @@ def _add_model(page: Page, parts: list[_Part]) -> Page:
         return page
     headings = [part.text for part in parts if part.kind == "heading"]
     title = headings[0] if headings else ""
-    return replace(page, model=find_known_model(strip_markup(title), PurePath(page.file).stem))
+    return replace(page, model=find_known_model(strip_markup(title)))
 
 
 def _add_headings(page: Page, headings: list[_Part]) -> Page:
     """Return ``page`` with what the headings above a table say about the rows of the table.
+
+    A model and a device that nothing else names are those in the name of the file.
 
     Args:
         page: what the whole page says about its rows.
@@ -205,13 +206,15 @@ def _add_headings(page: Page, headings: list[_Part]) -> Page:
     outermost_first = [strip_markup(heading.text) for heading in headings]
     nearest_first = outermost_first[::-1]
     # A page may compare devices, a heading for each, so headings outweigh the page. Its file's name
-    # is the weakest hint.
-    file_words = PurePath(page.file).stem.replace("_", " ")
+    # is the weakest hint, of the model too: facts in lines, which the page has by now, outweigh it.
+    file_name = PurePath(page.file).stem
+    file_words = file_name.replace("_", " ")
     device = _find_first(find_device, nearest_first) or page.device or find_device(file_words)
     # For the precision it is the other way round, because a heading may name it less exactly: under
     # the title `AMP results`, the fact `Precision: bf16` counts.
     return replace(
         page,
+        model=page.model or find_known_model(file_name),
         section=" > ".join(outermost_first),
         device=device,
         devices=_find_first(_count_run_devices, nearest_first) or page.devices,
