@@ -55,6 +55,17 @@ def test_row_has_its_stated_status_and_data(import_text, status, codes):
     assert describe_printed_work(other)["data"] == "real"
 
 
+@pytest.mark.parametrize("ending", ["\n", "\r\n"])
+def test_cell_over_several_lines_is_read_as_one_text(import_text, ending):
+    text = 'device,"tokens\nper second"\n"A100\nPCIe",5\nH100,6\n'.replace("\n", ending)
+    rows = import_text(text, "r.csv").rows
+    # The header has the lines 1 and 2, the first row 3 and 4; its number is that of the last one.
+    assert [(row.line, row.device, row.figure("p_train_tokens")) for row in rows] == [
+        (4, "A100 PCIe", 5.0),
+        (5, "H100", 6.0),
+    ]
+
+
 @pytest.mark.parametrize("delimiter", [",", ";", "\t"])
 def test_csv_with_known_column_names_is_read(import_text, delimiter):
     # Line 3 has no figure: its sixth cell is no fault, as empty cells after the last column do not

@@ -206,10 +206,13 @@ def _read_csv(text: str, page: Page) -> Iterator[Row | Unread]:
         num_comments += 1
     lines = lines[num_comments:] or [""]  # a file of comments alone is read as an empty one
     delimiter = max(",;\t", key=lines[0].count)  # the one that is most frequent in the headers
-    reader = csv.reader(lines, delimiter=delimiter, strict=True)
+    # With their ends, by which the reader separates the lines of one cell.
+    complete_lines = [f"{line}\n" for line in lines]
+    reader = csv.reader(complete_lines, delimiter=delimiter, strict=True)
     table_lines = []
     try:
-        for cells in reader:
+        for printed_cells in reader:
+            cells = [cell.replace("\n", " ") for cell in printed_cells]
             if any(cells):
                 raw = lines[reader.line_num - 1]  # of cells over several lines the last line
                 table_lines.append(TableLine(num_comments + reader.line_num, cells, raw))
