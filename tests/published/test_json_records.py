@@ -41,6 +41,21 @@ def test_failed_job_has_no_figure(import_text):
     }
 
 
+def test_failed_job_has_no_memory(import_text):
+    failed = INDEX | {"index": 2, "UNIT": "MiB", "FINAL_RESULT": 0.0, "JOB_FAIL_FLAG": 1}
+    # ``LOSS_RESULT`` is a figure that the row has, so that the row is read.
+    imported = import_text(json.dumps(failed | {"LOSS_RESULT": 2.5}), "file.json")
+    assert imported.unread == []
+    assert imported.rows[0].figure("mem") is None
+
+
+def test_each_record_of_a_list_has_its_own_text(import_text):
+    records = [INDEX, INDEX | {"gpu_num": 8}, INDEX | {"other": 1}]
+    imported = import_text(json.dumps(records), "file.json")
+    texts = [entry.raw for entry in (*imported.rows, *imported.unread)]
+    assert [json.loads(text) for text in texts] == records
+
+
 @pytest.mark.parametrize(
     ("loss", "figure"), [("6.5E+00", 6.5), (6.5, 6.5), (0, None), ("nan", None), (None, None)]
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -444,6 +445,12 @@ def test_nested_json_objects_are_read(import_text) -> None:
         "p_whole": 231.7,
         "train_time": 361.2,
     }
+    # The objects of a list in it have no texts or numbers, so they are no rows.
+    for tags in ([{}], [{"ok": True}]):
+        (row,) = import_text(
+            json.dumps({"model": "gpt", "tokens/s": 5, "tags": tags}), "r.json"
+        ).rows
+        assert (row.model, row.figure("p_train_tokens")) == ("gpt", 5.0)
     # An object of several results, each under the name of its model.
     text = '{"a": {"tokens/s": 1.5, "gpus": 1}, "b": {"tokens/s": 2.5, "gpus": 2}}'
     rows = import_text(text, "r.json").rows

@@ -1,11 +1,13 @@
 """Read JSON: records of one case, one a line, and objects whose keys are the headers of a table.
 
 In the functions of this module, ``number`` is the line at which a document begins, from 1, and
-``raw`` is the text of the document.
+``raw`` is the text of the document. Where one object of a document with several is read, ``raw`` is
+only that object, written as JSON.
 """
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import MISSING, asdict, fields, replace
 from itertools import combinations
@@ -127,6 +129,8 @@ def _read_document(document: Any, page: Page, number: int, raw: str) -> Iterator
     if not records:
         yield page.make_unread(number, "row", message("json_without_objects"), raw[:_MAX_RAW])
     for record in records:
+        if len(records) > 1:  # the whole text for each of many rows would grow with its square
+            raw = json.dumps(record, ensure_ascii=False)
         if record.keys() >= _KEYS_OF_CASE_RECORDS_ONLY:
             yield from _read_case_record(record, page, number, raw)
         else:
@@ -163,10 +167,13 @@ def _flatten_objects(document: Any) -> Iterator[dict[str, Any]]:
                 # The values of a part join those of the object around it. If both have a key, the
                 # outer value counts; if several objects of a list in the part have one, the first.
                 scalars = record | scalars
+    has_rows = False
     for row_object in row_objects:  # each may have parts and lists in turn
         for record in _flatten_objects(row_object):
+            has_rows = True
             yield scalars | record  # if both have a key, the inner value counts
-    if scalars and not row_objects:  # the object is itself a row
+    # The object is itself a row if it has no lists of rows. Objects without scalars are no rows.
+    if scalars and not has_rows:
         yield scalars
 
 
@@ -205,7 +212,7 @@ def _read_object(
         record: an object of texts and numbers.
         page: what all rows of the file share.
         number: line at which the document begins, from 1.
-        raw: text of the document.
+        raw: text of the document, or of the record if the document has several.
     """
     page = replace(page, form="json")
     shared_values: dict[str, Any] = {}
@@ -286,8 +293,8 @@ def _read_values(
     Args:
         page: what all rows of the file share.
         number: line at which the object's document begins.
-        raw: text of the document; of headers and of what cannot be read, only its beginning is
-            kept.
+        raw: text of the document, or of the object if the document has several; of headers and of
+            what cannot be read, only its beginning is kept.
     """
     if len(values) > _MAX_KEYS:
         shown = ", ".join(list(values)[:_NUM_SHOWN_KEYS])
@@ -310,16 +317,15 @@ def _read_case_record(
             ``FINAL_RESULT``; collections of results import this form.
         page: what all rows of the file share.
         number: line at which the document begins, from 1.
-        raw: text of the document.
+        raw: text of the document, or of the record if the document has several.
     """
     try:
         _refuse_wrong_keys(record)  # raises a UsageError
         parsed = parse_record(record)
     except (TypeError, ValueError, UsageError) as error:
         reason = error.what if isinstance(error, UsageError) else "a value has the wrong type"
-        yield page.make_unread(
-            number, "row", message("json_malformed", why=reason[:_MAX_REASON]), raw
-        )
+        why = message("json_malformed", why=reason[:_MAX_REASON])
+        yield page.make_unread(number, "row", why, raw[:_MAX_RAW])
         return
     yield from _read_index_record(parsed, page, number, raw)
 
@@ -349,7 +355,7 @@ def _read_index_record(
             its figure in ``UNIT``, ``gpu_num`` the devices, ``JOB_FAIL_FLAG`` 1 if it failed.
         page: what all rows of the file share.
         number: line at which the document begins, from 1.
-        raw: text of the document.
+        raw: text of the document, or of the record if the document has several.
     """
     values = {key: str(value) for key, value in asdict(record).items() if value is not None}
     values["configuration"] = values.pop("model_name")  # the header of the label of a row
@@ -371,7 +377,7 @@ def _read_index_record(
     # Rows have no figure for a profile and the largest batch.
     kind_of_result = INDEXES[record.index]
     if kind_of_result == "mem":
-        values["mem"] = f"{result} {record.UNIT}"
+        values["mem"] = result if record.JOB_FAIL_FLAG else f"{result} {record.UNIT}"
     elif kind_of_result == "speed":
         values |= {"final_result": result, "final_result_unit": record.UNIT}
     notes = (message("run_not_successful"),) if record.JOB_FAIL_FLAG else ()
