@@ -297,6 +297,7 @@ def test_two_columns_of_one_figure_keep_their_names(import_text) -> None:
         ("GiB/GPU", "memory", float(GIB), "", True),
         ("TFLOPS/GPU", "flops", 1e12, "", True),
         ("%", "percent", 1.0, "", False),
+        ("TFLOPs/s/GPU", "flops", 1e12, "", True),
         ("GB/s", "other", 1.0, "", False),
         ("ips", "rate", 1.0, "samples", False),
         ("tgs", "rate", 1.0, "tokens", True),
@@ -315,7 +316,9 @@ def test_printed_units_are_recognized(
         assert unit.per_device is per_device
 
 
-@pytest.mark.parametrize("text", ["FP32", "FP32/FP16", "T", "2/4", "epochs", "dataset", ""])
+@pytest.mark.parametrize(
+    "text", ["FP32", "FP32/FP16", "TFLOP/GPU", "T", "2/4", "epochs", "dataset", ""]
+)
 def test_invalid_units_are_rejected(text: str) -> None:
     assert parse_unit(text) is None
 
@@ -425,6 +428,25 @@ def test_counts_of_devices_and_machines_are_read(
     # from its name.
     (row,) = import_page(import_text, f"| GPU | tokens/s |\n|---|---|\n| {device} | 900 |\n").rows
     assert (row.nnodes, row.nproc) == world
+
+
+@pytest.mark.parametrize(
+    ("header", "count", "nproc"),
+    [("GPUs per node", 8, 8), ("GPUs", 16, 8), ("Nodes", 2, None)],
+)
+def test_column_completes_a_label_that_counts_machines(
+    import_text, header: str, count: int, nproc: int | None
+) -> None:
+    text = f"configuration,{header},tokens/s\n2x DGX A100,{count},900\n"
+    (row,) = import_text(text, "r.csv").rows
+    assert (row.nnodes, row.nproc) == (2, nproc)
+
+
+def test_row_without_a_name_is_named_by_its_world(import_text) -> None:
+    (row,) = import_text("nodes,tokens/s\n2,900\n", "r.csv").rows
+    assert row.configuration == "(2 nodes)"
+    (row,) = import_text("nodes,GPUs per node,tokens/s\n2,8,900\n", "r.csv").rows
+    assert row.configuration == "(2x8)"
 
 
 def test_comments_above_csv_headers_are_skipped(import_text) -> None:

@@ -259,6 +259,9 @@ def _read_label_and_device(facts: dict[str, str], page: Page) -> tuple[Label, st
         if not world.nnodes and not world.nproc:
             world, device = _infer_world(printed_device, page)
         label = label._replace(nnodes=world.nnodes, nproc=world.nproc)
+    elif label.nproc is None and world.nnodes in {None, label.nnodes}:
+        # The label counts machines only, `2x DGX A100`: a column may have the devices of each.
+        label = label._replace(nproc=world.nproc)
     if "configuration" not in facts:
         # The text of the device was read as the label: of `A100 1x8`, the label's device is `A100`.
         # If the label names no device, the text is the device, without the count removed above.
@@ -353,8 +356,10 @@ def _name_row(
     is_world_in_device = "device" in facts and read_label(facts["device"]).nnodes is not None
     if label.nnodes and not is_world_in_device:
         if label.nproc:
-            return f"{name} ({label.nnodes}x{label.nproc})".strip()
-        return f"{name} ({label.nnodes} {'node' if label.nnodes == 1 else 'nodes'})"
+            world = f"({label.nnodes}x{label.nproc})"
+        else:
+            world = f"({label.nnodes} {'node' if label.nnodes == 1 else 'nodes'})"
+        return f"{name} {world}" if name else world
     return facts.get("device") or name  # the device as printed, with its world if it names one
 
 

@@ -110,8 +110,10 @@ def _parse_quotient(printed: str, parts: list[str]) -> Unit | None:
     devices = [part for part in denominators if part in _DEVICE_WORDS]
     has_only_times_and_devices = len(times) + len(devices) == len(denominators)
     word = numerator.lower()
-    # `TFLOPS/GPU` has its time in the word, `TFLOP/s/GPU` in a denominator.
-    if word in _FLOPS_BY_WORD and len(times) <= 1 and has_only_times_and_devices:
+    # `TFLOPS/GPU` has its time in the word, `TFLOP/s/GPU` in a denominator. In `TFLOPs/s` the `s`
+    # of the word is a plural. `TFLOP/GPU` has no time, so it is no rate.
+    is_rate = word.endswith("s") if not times else len(times) == 1
+    if word in _FLOPS_BY_WORD and is_rate and has_only_times_and_devices:
         seconds = _SECONDS_BY_WORD[times[0]] if times else 1.0
         return Unit(
             "flops", printed, factor=_FLOPS_BY_WORD[word] / seconds, per_device=bool(devices)
