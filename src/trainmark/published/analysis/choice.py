@@ -78,7 +78,8 @@ def choose_speed(reader: LogReader, options: Options) -> Choice:
     choice = _choose_plain(plain_samples, options)
     # The presets in whose format the log has a line.
     recognised_presets = [name for name in PRESETS if reader.num_lines_of_preset[name]]
-    # Without a speed, the report still says of which trainer the log is.
+    # Without a speed, the report still says of which trainer the log is: if its lines are those of
+    # several, the first of them in the order of ``PRESETS``.
     if choice.sample is None and recognised_presets and may_choose_preset:
         choice.preset = recognised_presets[0]
     # Notes on trainers that print their speed only at the end, if the log lacks that line.

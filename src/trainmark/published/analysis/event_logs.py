@@ -97,7 +97,11 @@ def read_event_speed(runs: Sequence[EventRun], preset: str) -> EventSpeed | None
 
 
 def _describe_unused_run(run: EventRun) -> str:
-    """Return why the speed of a run is not the result, as the end of a sentence."""
+    """Return why the speed of a run is not the result, as the end of a sentence.
+
+    The result is the speed of the last run that has one.
+    """
+    # This says more than that it has no speed. If it has one, that of a later run is the result.
     if run.is_aborted:
         return "is aborted"
     return "has no speed" if get_training_speed(run) is None else "is not used"
@@ -109,7 +113,7 @@ def _make_sample(run: EventRun, preset: str) -> Sample:
     Args:
         run: its ``facts`` are what events say of the whole run, by name, such as the speed that the
             program printed at its end, ``TOTAL_SPEED``.
-        preset: ``mllog`` or ``perflog``, the form of the events.
+        preset: ``mllog`` or ``perflog``.
     """
     speed = get_training_speed(run)
     assert speed is not None
@@ -121,7 +125,7 @@ def _make_sample(run: EventRun, preset: str) -> Sample:
     elif run.logged_speeds:
         key = "tracked_stats"
     else:
-        key = f"samples and times of {run.form} events"
+        key = f"samples and times of {run.form} events"  # `perflog` or `mlperf`
     if run.line:  # the line of the event that ends the run
         first_text = f"line {run.line}: {run.raw[:_SHOWN_CHARACTERS]}"
     else:  # the run has no end

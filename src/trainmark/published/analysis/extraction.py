@@ -239,9 +239,10 @@ def read_best_speed(log: str, options: Options) -> Extraction:
 def _describe_readings(extraction: Extraction, reader: LogReader, preset: str) -> None:
     """Set the numbers of malformed lines and of values of a log in which no speed was chosen.
 
-    They are the malformed lines of the first key that has some, and the most values that any key
-    has. A line is malformed if no number stands behind the key. If the user names a preset, only
-    its keys count.
+    The malformed lines, without a number behind the key, are those of the first key that has some:
+    a line may be malformed for several keys, so that a sum over keys would count it twice. The
+    values are those of the key with the most; each rank that prints a step counts. If the user
+    names a preset, only its keys count.
 
     Args:
         reader: its ``readings`` are all values of each key.

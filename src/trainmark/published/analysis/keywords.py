@@ -41,7 +41,7 @@ _SHOWN_CHARACTERS = 300  # of a line in messages
 _MAX_CLOSING_WORD = 12  # characters of `average ` and the like, with a margin
 _OTHER_UNIT = re.compile(r"([A-Za-z]+/s)(?:ec)?")
 # A key that begins with one of these words is part of a summary: it is no value of a step.
-_CLOSING_WORD = re.compile(r"(?i)\b(?:total|average|avg|mean|overall)[ _]$")
+_CLOSING_WORD = re.compile(r"(?i)\b(?:total|average|avg|mean|overall) $")
 
 
 class _StepTimePattern(NamedTuple):
@@ -137,7 +137,9 @@ class KeywordReader:
                 loss_match = loss_pattern.search(line)
                 if loss_match is not None:
                     self.loss = parse_number(text=loss_match[1], magnitude=loss_match[2])
-            if self.keyword not in line:  # an empty keyword is in every line
+            # Upper and lower case count in this quick test as in the patterns. An empty keyword is
+            # in every line.
+            if self.keyword not in line:
                 continue
             if value_pattern is None:
                 # The space is the character that the pattern of numbers needs behind a number.
@@ -176,14 +178,15 @@ class KeywordReader:
         """Tell whether a line is a closing line, with a total or mean of the log.
 
         It is one if a word such as ``total`` or ``avg`` stands before the keyword, as in
-        ``total ips`` and ``avg ips`` for the keyword ``ips``.
+        ``total ips`` and ``avg ips`` for the keyword ``ips``. In ``avg_ips`` that keyword is not
+        found, because it does not begin a word.
 
         Args:
             start: place in the line at which the keyword begins.
         """
         before = line[max(0, start - _MAX_CLOSING_WORD) : start]
-        # The first test is quick: the pattern, too, ends with one of these characters.
-        return before[-1:] in {" ", "_"} and _CLOSING_WORD.search(before) is not None
+        # The first test is quick: the pattern, too, ends with a space.
+        return before.endswith(" ") and _CLOSING_WORD.search(before) is not None
 
     def _add(self, number: int, line: str, match: re.Match[str], *, is_closing: bool) -> None:
         """Add the value that a pattern of numbers matched, and the step time on its line.

@@ -223,7 +223,9 @@ class Readings:
         """Add the speed at the last reading of a counter, such as that of a full progress bar.
 
         It is the speed since the reading before it. If the log has no earlier reading, it is the
-        speed since the counter and its clock began at 0.
+        speed since the counter and its clock began at 0. After a resume the counter did not begin
+        at 0: the caller adds such a reading by ``add_counter_reading``. Nothing is added if the
+        clock shows no more seconds than at the reading before.
 
         Args:
             line: of the last reading.

@@ -243,15 +243,17 @@ def _note_resume(readings: Readings, sample: Sample) -> None:
 
 
 def take_only_mean(readings: Readings) -> Sample | None:
-    """Return the mean since the start that a log prints only once; None: it prints more, or none.
+    """Return the last mean since the start that a log prints, if it is the only speed of its key.
 
     Like a closing line, which a trainer prints at the end, it is about the whole run. From several
-    such means, the speeds between them are computed instead.
+    such means, the speeds between them are computed instead. None: there are such speeds, or the
+    log prints no mean.
 
     Args:
         readings: of the key of the mean. Its values are the speeds between two means.
     """
-    # From two means on, ``num_lines`` counts the speeds between them; with one mean it is 0.
+    # ``num_lines`` counts the speeds between means. It is 0 if the log prints a single mean, or if
+    # its clock shows the same time beside all of them.
     if readings.first_mean_rate is None or readings.num_lines:
         return None
     return Sample(

@@ -45,8 +45,9 @@ def _check_passes_of_row(subject: AuditSubject, samples_per_pass: int) -> Hits:
     Args:
         samples_per_pass: size of the data set.
     """
-    # The most epochs that the model's published configuration allows; if that is not known, the
-    # epochs that the row prints; 0: not known either.
+    # The most epochs that the model's published configuration allows, even if the row prints more:
+    # such a row has not done the published work. If they are not known, the epochs that the row
+    # prints; 0: not known either.
     epochs = subject.workload.epochs or subject.read_setting("epochs") or 0
     rate = subject.figures.get("p_whole", 0.0)
     # Values for the texts of the messages below, which call the samples of a data set its rows.
@@ -152,7 +153,9 @@ def have_different_samples(subject: AuditSubject, other: AuditSubject) -> bool:
     rows = (subject, other)
     # `row.min_samples` assumes the longest possible start-up time of a row, `row.max_samples` none.
     min_samples = max(0.0, subject.min_samples, other.min_samples)
-    # Rounding of the printed times and of `p_whole`, the samples a second of the whole run.
+    # Rounding of the printed times and of `p_whole`, the samples a second of the whole run. If a
+    # row prints both times, only the end-to-end time is used; that of training makes the sum
+    # larger, and so the rule a little more lenient.
     rounding = sum(row.compute_rounding("e2e_time", "train_time", "p_whole") for row in rows)
     # Numbers of samples whose ratio is at most `SAME_WORK_RATIO` count as equal: if one row trained
     # the number that is tried, the other may have trained more or fewer by this ratio.

@@ -423,9 +423,9 @@ class AuditSubject:
         """The fewest samples that the run can have trained; 0: not known.
 
         They are ``p_whole``, the samples a second of the whole run, multiplied by the shortest time
-        that the run can have trained.
+        that the run can have trained: the end-to-end time without the longest possible start, or
+        the printed time of training if there is no end-to-end time.
         """
-        # Only end-to-end time contains the start: the longest possible one is taken off.
         startup_s = MAX_STARTUP_S if "e2e_time" in self.figures else 0.0
         return max(0.0, self.run_time_s - startup_s) * self.figures.get("p_whole", 0.0)
 

@@ -145,6 +145,8 @@ class EventRun:
         """Tell whether an event is the first one of the run after this one.
 
         It is if it is a start event and this run has ended, or has had the same start event before.
+        But before training begins, the same event soon after the first one, or without a time, is
+        taken for that of another process of this run.
         """
         if event.name not in _START_EVENTS:
             return False
@@ -180,11 +182,13 @@ class EventRun:
         if name in {"STEP_END", "tracked_stats"}:  # the loss is that of the last event with one
             self.loss = event.named_values.get("loss", self.loss)
         if "case" in event.named_values:
-            # If several events name the case, the first one counts.
+            # The first event that names the case counts, unless the one that ends the run names it.
             self.facts.setdefault("case", event.named_values["case"])
         if name in END_EVENTS:
             self._add_end(event)
-        elif name in WORDS["mlperf"]:  # names of events that state one fact, each with its header
+        # Names of events that state one fact, each with its header. The last one counts: of the
+        # accuracies that each evaluation prints, it is that of the final model.
+        elif name in WORDS["mlperf"]:
             header = WORDS["mlperf"][name]
             self.facts[header] = event.value
         elif name == "train_loss":

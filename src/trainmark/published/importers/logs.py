@@ -148,7 +148,9 @@ def list_notes(run: EventRun, columns: dict[str, str]) -> Iterator[Message]:
     """Yield notes on a run: that it failed, its log's contradictions, and what is not checkable.
 
     What the log states only once is not checkable: nothing can contradict it. It is listed only for
-    a run of an MLPerf log that succeeded and has a speed.
+    a run of an MLPerf log that succeeded and has a speed. The settings and speeds with which
+    counts are compared are events of MLPerf logs, so nothing in PerfLog is checkable. Of a run that
+    failed, the failure is noted instead.
 
     Args:
         columns: the facts of the run, as ``describe_run`` returns them.

@@ -133,6 +133,7 @@ def read_row(
     facts = _read_facts(pairs)
     # The label has the numbers of machines and of devices of each, and notes: its contradictions.
     label, device = _read_label_and_device(facts, page)
+    # A column `name` has the name of the model, if no other column has it.
     model = facts.get("model") or facts.get("name") or page.model
     configuration = _name_row(facts, label, device, model, pairs)
     # Settings of the row by name: those that a cell lists, `bs=96,lr=0.00015`, and how the model is
@@ -334,7 +335,8 @@ def _name_row(
 ) -> str:
     """Return the name of a row: its label or variant, else its device or model with the world.
 
-    The world is the number of machines and of devices of each: ``A100 (1x8)``.
+    The world is the number of machines and of devices of each: ``A100 (1x8)``. A row without any
+    name has the world alone; empty: that is not known either.
 
     Args:
         facts: texts of the row by the role of their column: ``configuration``, the printed label;
