@@ -324,6 +324,17 @@ def test_decimal_commas_are_recognized_by_column():
     assert (cell.kind, cell.raw) == ("cell", "0,5")  # its column has 0.5 too
 
 
+def test_fact_in_a_line_holds_until_the_next_one():
+    table = "\n| precision | p_train |\n|---|---|\n| fp32 | 100000 |\n\n"
+    facts_and_tables = (
+        f"Model: distilbert\n\nHardware: nvidia X100\n{table}",
+        f"Model: glm\n\nHardware: amd X200\n{table}",
+    )
+    first, second = read("".join(facts_and_tables))
+    assert (first.model, first.vendor, first.device) == ("distilbert", "nvidia", "X100")
+    assert (second.model, second.vendor, second.device) == ("glm", "amd", "X200")
+
+
 @pytest.mark.parametrize(
     ("name", "title"), [("x.md", "distilbert_sst2"), ("distilbert.md", "Ours")]
 )

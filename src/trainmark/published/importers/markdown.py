@@ -89,8 +89,9 @@ def read_page(text: str, page: Page) -> Iterator[Row | Unread]:
     tables = [part for part in parts if part.kind == "table"]
     # Tables of facts hold for the whole page, wherever they stand. A fact in a line, such as
     # `Hardware: A100`, holds only for the tables after it: the loop below adds it.
-    page = _add_facts(page, _read_fact_tables(tables))
+    page = _add_facts(page, _read_fact_tables(tables), whole_page=page)
     page = _add_model(page, parts)
+    whole_page = page
     headings: list[_Part] = []  # above the current part, outermost first
     has_results = False  # whether any table could be read as one of results
     for part in parts:
@@ -99,7 +100,7 @@ def read_page(text: str, page: Page) -> Iterator[Row | Unread]:
             headings = [heading for heading in headings if heading.level < part.level]
             headings.append(part)
         elif part.kind == "fact":
-            page = _add_facts(page, {part.name: part.text})
+            page = _add_facts(page, {part.name: part.text}, whole_page=whole_page)
         elif not _is_fact_table(part):
             head, *body = part.lines
             page_of_table = _add_headings(page, headings)
@@ -138,21 +139,23 @@ def _read_fact_tables(tables: list[_Part]) -> dict[str, str]:
     return facts
 
 
-def _add_facts(page: Page, facts: dict[str, str]) -> Page:
+def _add_facts(page: Page, facts: dict[str, str], *, whole_page: Page) -> Page:
     """Return ``page`` with model, vendor, device, devices and precision from its facts.
 
-    A model and a vendor that ``page`` already has are kept: the folder of the file may name them. A
-    device, number of devices or precision of ``page`` is replaced by a fact.
+    A fact replaces what ``page`` has by earlier facts, but not the model and the vendor of
+    ``whole_page``.
 
     Args:
+        whole_page: its model and vendor hold for all tables of the page, because the folder of the
+            file, a table of facts or the title names them.
         facts: values by their names, as ``normalize_header`` returns them.
     """
     device, vendor = split_vendor(_find_fact(facts, "device"))
     count = _find_fact(facts, "devices")
     return replace(
         page,
-        model=page.model or _find_fact(facts, "model"),
-        vendor=page.vendor or vendor,
+        model=whole_page.model or _find_fact(facts, "model") or page.model,
+        vendor=whole_page.vendor or vendor or page.vendor,
         device=device or page.device,
         devices=int(count) if count.isdecimal() and int(count) > 0 else page.devices,
         precision=_find_fact(facts, "precision") or page.precision,
