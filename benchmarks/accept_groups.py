@@ -88,12 +88,12 @@ GROUP_SCENARIOS = (
     GroupScenario("no fault", GroupFault()),
     GroupScenario(
         "8 nodes behind a switch that is 10% slower, "
-        "all in the same half of the list of nodes sorted by name",
+        "all in the same half of the node list, which is sorted by name",
         GroupFault(switches=(tuple(range(8, 16)),)),
     ),
     GroupScenario(
         "8 nodes behind a switch that is 10% slower, "
-        "in both halves of the list of nodes sorted by name",
+        "in both halves of the node list, which is sorted by name",
         GroupFault(switches=(tuple(range(28, 36)),)),
     ),
     GroupScenario(

@@ -200,7 +200,8 @@ def _read_toml_as(path: Path, convert: Callable[[dict[str, Any]], _Read]) -> _Re
             f"cannot be read: {describe_error(error)}",
             where=f"{path.parent.name}/{path.name}",
             rule=(
-                "the file must be TOML in UTF-8 with texts in en and zh; see docs/adding-a-case.md"
+                "the file must be TOML in UTF-8, with each text in English (en) and Chinese (zh); "
+                "see docs/adding-a-case.md"
             ),
         ) from None
 

@@ -282,7 +282,7 @@ def test_folder_has_only_one_writer_at_a_time(raw, tmp_path):
 
 def test_folder_inside_its_source_is_refused(raw):
     with (
-        pytest.raises(DataError, match="lies inside the raw folder"),
+        pytest.raises(DataError, match="lies inside the raw data folder"),
         prepared.write_data_folder(raw / "data", raw, {}, print, case="a", format_version=1),
     ):
         raise AssertionError("entered")

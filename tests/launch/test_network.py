@@ -65,7 +65,9 @@ def test_variable_that_names_no_interface_is_refused(backend, name, value):
     with pytest.raises(UsageError) as refused:
         check_network(backend, **{name: value})
     assert refused.value.where == f"environment variable {name}={value}"
-    interfaces = "10.0.0.7" if name == "HCCL_IF_IP" else "eth0, ib0, lo; down: ib1"
+    interfaces = (
+        "10.0.0.7" if name == "HCCL_IF_IP" else "eth0, ib0, lo; interfaces that are down: ib1"
+    )
     assert refused.value.rule.endswith(interfaces)
     assert name in refused.value.fix
 

@@ -349,7 +349,7 @@ def test_unit_does_not_rename_what_the_log_counts(log):
         kept = analyze_speed(minutes, **of_keyword, ips_unit=unit).record
         assert (kept.FINAL_RESULT, kept.UNIT) == (601, "samples/min")
     for options, unit in ((of_keyword, "samples/s"), (of_preset, "samples/min")):
-        with pytest.raises(UsageError, match="is not the unit of the log"):
+        with pytest.raises(UsageError, match="the unit in the log is not"):
             analyze_speed(minutes, **options, ips_unit=unit)
     # If the log names no unit, that of the option counts.
     with_unit = analyze_speed(log("ips: 5\n"), ips_unit="tokens/s", model_mode=None)

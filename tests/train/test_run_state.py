@@ -249,11 +249,16 @@ def test_last_complete_checkpoint_is_used_and_all_launches_are_named(
     [
         # ``fields``: what the resuming command changes. ``was``: the values of the earlier run,
         # which are those of the case's default recipe for one rank on a CPU.
-        ({"overrides": {"num_layers": "4"}}, "num_layers was 2, but is now 4"),
-        ({"overrides": {"lr": "1e-4"}}, "learning_rate was 0.015, but is now 0.0001"),
-        ({"seed": 2}, "seed was 1, but is now 2"),
-        pytest.param({"nproc": 2}, "samples of a step was 16, but is now 32", marks=needs_fsdp),
-        ({"overrides": {"steps": "100"}}, "100 of max_steps=100 steps are already done"),
+        ({"overrides": {"num_layers": "4"}}, "num_layers is 4, but was 2 in the earlier run"),
+        (
+            {"overrides": {"lr": "1e-4"}},
+            "learning_rate is 0.0001, but was 0.015 in the earlier run",
+        ),
+        ({"seed": 2}, "seed is 2, but was 1 in the earlier run"),
+        pytest.param(
+            {"nproc": 2}, "samples of a step is 32, but was 16 in the earlier run", marks=needs_fsdp
+        ),
+        ({"overrides": {"steps": "100"}}, "100 steps are already done, and max_steps is 100"),
         ({"repeat": 2}, "the command asks for 2 launches"),
     ],
 )
@@ -272,7 +277,7 @@ def test_run_of_a_program_cannot_be_resumed(tmp_path: Path, plan_run_in: Any) ->
     # The plan of a run of a user's own program has the program's name in place of a case's.
     earlier = plan_run_in().model_copy(update={"case": "my_program"})
     earlier.save(tmp_path)
-    with pytest.raises(TrainmarkError, match="case was my_program, but is now llama31_8b"):
+    with pytest.raises(TrainmarkError, match="case is llama31_8b, but was my_program"):
         plan_run_in(resume=tmp_path)
 
 

@@ -214,7 +214,7 @@ def test_rank_refuses_a_recipe_that_planning_could_not_check(sync_device: SyncDe
     memory = MemoryUse(allocator_peak_bytes=None, used_bytes=0, total_bytes=8 * GIB, scope="device")
     sync_device.memory = lambda: memory  # type: ignore[method-assign]
     vendor: Any = Silent(known=None)  # planning did not know the memory
-    with pytest.raises(EnvironmentFault, match=r"a rank needs about .*, but has 8\.0 GiB"):
+    with pytest.raises(EnvironmentFault, match=r"a rank needs about .*, but only 8\.0 GiB"):
         agree_on_memory(plan, make_gpt_recipe(), vendor, sync_device)
     vendor.known = RankMemory(1)  # planning knew the memory and accepted it
     assert agree_on_memory(plan, make_gpt_recipe(), vendor, sync_device) == RankMemory(8 * GIB)

@@ -268,7 +268,7 @@ def _refuse_other_work(plan: Plan, plans: Sequence[Plan], source: str) -> None:
             continue
         if value_of_baseline != value:
             raise UsageError(
-                f"{name} was {value_of_baseline}, but is now {value}",
+                f"{name} is {value}, but was {value_of_baseline} in the baseline",
                 where=f"--baseline {source}",
                 rule="the baseline must use the same case and recipe",
                 fix="use the same case, recipe and field values as the baseline, or choose another "
@@ -284,7 +284,7 @@ def _require_times(baselines: Baselines) -> Baselines:
     """
     if not baselines.times:
         raise UsageError(
-            "no device or node that passed has a step time in the baseline",
+            "the baseline has no step time for any device or node that passed",
             where=f"--baseline {baselines.source}",
             rule="a baseline must be measured on one device, or on all devices of one node",
             fix="choose runs with --nnodes 1, or an acceptance test in which a node passed",

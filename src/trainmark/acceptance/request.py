@@ -39,7 +39,7 @@ class AcceptRequest(Frozen):
     device: str | None = Field(
         None,
         description=(
-            "Device name or torch type; see `list devices`. Default: the first device found."
+            "Device name or torch device type; see `list devices`. Default: the first device found."
         ),
     )
     nproc: PositiveCount | None = Field(None, description="Devices per node; default: all.")
@@ -60,16 +60,18 @@ class AcceptRequest(Frozen):
     )
     rounds: Annotated[int, Field(ge=1, le=10_000)] | None = Field(
         None,
-        description="Number of rounds in which pairs train; default: enough for every "
+        description="Number of rounds of training in pairs; default: enough for every "
         "pair to train once (above 64 nodes: 36).",
     )
     seconds: float = Field(
         10.0, gt=0, le=3_600, description="Seconds of timed training in each round."
     )
     join: float = Field(
-        300.0, gt=0, le=86_400, description="Seconds within which all nodes must start."
+        300.0, gt=0, le=86_400, description="Time limit for all nodes to start, in seconds."
     )
-    deadline: float = Field(600.0, gt=0, le=86_400, description="Time limit of a round in seconds.")
+    deadline: float = Field(
+        600.0, gt=0, le=86_400, description="Time limit for each round, in seconds."
+    )
     worse_by: float = Field(
         DEFAULT_WORSE_BY,
         gt=0,
@@ -88,7 +90,9 @@ class AcceptRequest(Frozen):
     baseline: str | None = Field(
         None, description="Run, bundle or acceptance test to compare with; default: the peers."
     )
-    out: Path | None = Field(None, description="Folder of the test; default: ./acceptances/…")
+    out: Path | None = Field(
+        None, description="Output folder of the acceptance test; default: ./acceptances/…"
+    )
 
     @property
     def chosen_phases(self) -> list[str]:
@@ -118,7 +122,7 @@ class AcceptRequest(Frozen):
                 "the groups phase needs the nodes and pairs phases",
                 where="--phases",
                 rule="the time of a group is predicted from the times of its nodes and pairs",
-                fix="add nodes and pairs to --phases; results of an earlier session are reused",
+                fix="add nodes and pairs to --phases; measurements in the output folder are reused",
             )
         return [name for name in PHASES if name in chosen]
 

@@ -20,7 +20,7 @@ EXAMPLES = """\
   trainmark accept --nproc 8 --recipe throughput-1x8 gpt_megatron --data data/gpt
   trainmark accept --launcher slurm --nnodes 64 --nproc 8 --cluster cluster.yaml
   trainmark accept --phases devices           check the speed and results of each device
-  trainmark accept --dry-run                  print phases, rounds and times, and exit
+  trainmark accept --dry-run                  print the phases, rounds and expected times, and exit
   trainmark accept --out acceptances/rack7    resume and measure what is missing
   trainmark accept --attach acceptances/rack7   wait for a submitted job
 """
@@ -56,7 +56,7 @@ def accept(
     peers. The output folder contains acceptance.json, an HTML page, and the lists passing.txt,
     failing.txt and undecided.txt.
 
-    Exit codes: 0: all pass; 1: some fail; 3: some are undecided; 2: nothing was started.
+    Exit codes: 0 = all pass; 1 = some fail; 3 = some are undecided; 2 = nothing was started.
     """
     from trainmark.plan.recipes import parse_assignments
 

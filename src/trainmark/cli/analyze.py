@@ -1,4 +1,4 @@
-"""``trainmark analyze``: read figures from a training log of another program.
+"""``trainmark analyze``: read figures from another program's training log.
 
 Its options are those of the public tool, the published log analyzer of training benchmarks, and can
 also be written as there: ``--KEY VALUE`` in place of ``KEY=VALUE``.
@@ -40,7 +40,7 @@ def analyze(
     ],
     as_json: Json = False,
 ) -> None:
-    """Read figures from a training log of another program; --json prints all of them."""
+    """Read figures from another program's training log; --json prints all of them."""
     from trainmark.plan.recipes import parse_assignments
     from trainmark.published.analysis import analyze as analyze_log
     from trainmark.published.analysis import parse_options, summarize

@@ -60,7 +60,7 @@ VERBS = {
         "follow": "Send runs to TensorBoard, W&B, MLflow or OpenMetrics, live or afterwards.",
     },
     "Compare results": {
-        "compare": "Compare two runs: is B slower or worse than A?",
+        "compare": "Compare run B with run A: is B slower or worse?",
         "gate": "Check runs against a baseline or earlier runs of the same work.",
         "audit": "Find errors and suspicious values in results; check a division's rules.",
     },
@@ -68,7 +68,7 @@ VERBS = {
         "bundle": "Pack runs with their evidence into one file, or upload them.",
         "verify": "Verify checksums and recompute every figure.",
         "import": "Read figures from result pages, logs and tables of other projects.",
-        "analyze": "Read figures from a training log of another program.",
+        "analyze": "Read figures from another program's training log.",
     },
     "Extend": {
         "check": "Check your case by running it with one rank and with two.",

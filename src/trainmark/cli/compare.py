@@ -28,17 +28,21 @@ def compare(
         str,
         typer.Argument(
             metavar="A",
-            help="Baseline: runs, folders or bundles; put several in one pair of quotes.",
+            help="Baseline: runs, folders or bundles; enclose several in one pair of quotes.",
         ),
     ],
     b: Annotated[
-        str, typer.Argument(metavar="B", help="Runs to compare with A, in the same form.")
+        str,
+        typer.Argument(
+            metavar="B",
+            help="Runs, folders or bundles to compare with A; enclose several in quotes.",
+        ),
     ],
     figure: Annotated[
         list[str] | None, typer.Option(help="Figure to compare; default: all throughput figures.")
     ] = None,
     threshold: Annotated[
-        float, typer.Option(help="Ignore changes smaller than this (0.03 = 3%).")
+        float, typer.Option(help="Ignore changes smaller than this fraction (0.03 = 3%).")
     ] = 0.03,
     allow: Annotated[
         list[str] | None, typer.Option(help="Setting in which A and B may differ, for example bs.")
@@ -46,10 +50,10 @@ def compare(
     as_json: Json = False,
     lang: Lang = "en",
 ) -> None:
-    """Compare two runs: is B slower or worse than A, and by how much?
+    """Compare run B with run A: is B slower or worse, and by how much?
 
-    Exit codes: 0: B is not worse; 1: B is slower or worse, or a record cannot be read; 2: the work
-    differs; 3: too much noise or too little data to tell.
+    Exit codes: 0 = B is not worse; 1 = B is slower or worse, or a record cannot be read; 2 = the
+    work differs; 3 = too much noise or too little data to tell.
     """
     from trainmark.judge.comparison import compare as compare_records
     from trainmark.pages.judgements import build_comparison as build_comparison_page

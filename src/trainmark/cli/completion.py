@@ -189,9 +189,9 @@ def complete_device(incomplete: str) -> list[Candidate]:
     from trainmark import devices
 
     vendors = devices.list_vendors().values()
-    descriptions = {vendor.torch_type: "torch type" for vendor in vendors}
+    descriptions = {vendor.torch_type: "torch device type" for vendor in vendors}
     for vendor in vendors:  # a name that is also a torch type is described as a name
-        descriptions[vendor.name] = f"torch type {vendor.torch_type}"
+        descriptions[vendor.name] = f"torch device type {vendor.torch_type}"
     return _select_matching(descriptions.items(), incomplete)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -23,7 +24,7 @@ EXAMPLES = """\
 """
 
 
-@add_model_options(RunRequest, "recipe", "data", "device", "nproc", "out")
+@add_model_options(RunRequest, "recipe", "data", "device", "nproc")
 def doctor(
     case: Annotated[
         str | None,
@@ -32,21 +33,28 @@ def doctor(
         ),
     ] = None,
     quick: Annotated[
-        bool, typer.Option("--quick", help="Skip the checks that need torch; takes less than 10 s.")
+        bool,
+        typer.Option(
+            "--quick",
+            help="Skip the checks that need torch; the other checks take less than 10 s.",
+        ),
     ] = False,
     as_json: Json = False,
     quiet: Quiet = False,
     lang: Lang = "en",
+    out: Annotated[
+        Path | None, typer.Option(help="Folder that the run would write to; default: ./runs/…")
+    ] = None,
     **fields: Any,  # the options of `add_model_options` that the user gave
 ) -> None:
     """Find problems that would make a run fail or skew its results, and suggest a fix for each.
 
-    --quiet prints problems only. Exit codes: 2: a run would fail; 1: its results would be skewed;
-    0: no problem.
+    --quiet prints problems only. Exit codes: 2 = a run would fail; 1 = its results would be
+    skewed; 0 = no problem.
     """
     from trainmark.machine.doctor import WITHOUT_CASE, describe_machine, examine
 
-    request = RunRequest.build(case=case or WITHOUT_CASE, **fields)
+    request = RunRequest.build(case=case or WITHOUT_CASE, out=out, **fields)
     with redirect_to_stderr():
         examination = examine(describe_machine(request, quick=quick), lang=lang)
     if as_json:

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from trainmark.export.followers.following import Following
 
 EXAMPLES = """\
-  trainmark follow runs/RUN --to tensorboard                view it: tensorboard --logdir runs
-  trainmark follow runs/RUN --to mlflow=http://host:5000    to a server, or to sqlite:///mlflow.db
-  trainmark follow runs --to wandb=PROJECT                  all runs in a folder
+  trainmark follow runs/RUN --to tensorboard                view the run: tensorboard --logdir runs
+  trainmark follow runs/RUN --to mlflow=http://host:5000    send to an MLflow server, or to sqlite:///mlflow.db
+  trainmark follow runs --to wandb=PROJECT                  send all runs in a folder
   trainmark follow runs/RUN --to openmetrics=/var/lib/node_exporter/trainmark.prom
 """
 

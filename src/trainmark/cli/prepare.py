@@ -48,7 +48,7 @@ def prepare(
         list[str] | None,
         typer.Argument(
             metavar="[KEY=VALUE]...",
-            help="Options of the case.",
+            help="Options for preparing the data of the case.",
             autocompletion=complete_with("complete_prepare_option"),
         ),
     ] = None,

@@ -58,7 +58,7 @@ def report(
     output: Output = None,
     chart: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="Chart to draw as svg or png; default: the first chart."),
+        typer.Option(metavar="NAME", help="Chart to draw as SVG or PNG; default: the first chart."),
     ] = None,
     against: Annotated[
         list[str] | None,
@@ -73,16 +73,16 @@ def report(
         str | None,
         typer.Option(
             metavar="12.5 USD",
-            help="Price per hour of all devices together; adds the cost per million samples or "
-            "tokens to the report.",
+            help="Total price per hour for all devices; the report then also shows the cost per "
+            "million samples or tokens.",
         ),
     ] = None,
 ) -> None:
     """Show the results of runs, verified against their events.
 
-    If a run was killed before its record was written, the record is written first. The exit code
-    is 1 if a record cannot be read or does not match its raw events; all other records are still
-    shown.
+    If a run was killed before its record was written, report writes that record before it shows
+    the results. The exit code is 1 if a record cannot be read or does not match its raw events; all
+    other records are still shown.
     """
     form_to_write = _choose_form(form, output, as_json=as_json)
     _refuse_contradicting_options(form_to_write, output, chart)

@@ -32,7 +32,7 @@ def results(
     words: Annotated[
         list[str] | None,
         typer.Argument(
-            help="Filters of the form KEY OPERATOR VALUE, or a case.",
+            help="Filters of the form KEY OPERATOR VALUE, or the name of a case.",
             autocompletion=complete_with("complete_filter"),
         ),
     ] = None,

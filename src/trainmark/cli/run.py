@@ -57,7 +57,8 @@ def run(
     ] = "",
     overrides: Assignments = None,
     detach: Annotated[
-        bool, typer.Option("--detach", help="Submit the job and return; --attach waits for it.")
+        bool,
+        typer.Option("--detach", help="Submit the job and exit; wait for it later with --attach."),
     ] = False,
     attach: Annotated[
         Path | None,
@@ -76,7 +77,7 @@ def run(
 ) -> None:
     """Run and measure a case or a plan file, and write a record even if the run fails.
 
-    Exit codes: 0: passed; 1: the run failed; 2: nothing was started.
+    Exit codes: 0 = passed; 1 = the run failed; 2 = nothing was started.
     """
     from trainmark.api import select_followers
     from trainmark.plan.plan_file import is_plan_file

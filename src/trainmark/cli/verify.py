@@ -35,7 +35,7 @@ def verify(
 ) -> None:
     """Verify checksums and recompute every figure from the raw events.
 
-    Exit codes: 0: verified; 1: a check failed; 2: incomplete, or not a Trainmark result.
+    Exit codes: 0 = verified; 1 = a check failed; 2 = incomplete, or not a Trainmark result.
     """
     from trainmark.results.bundle import verify as verify_launch
     from trainmark.results.selection import find_runs

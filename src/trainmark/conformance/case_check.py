@@ -176,7 +176,8 @@ class _CheckPlanner:
         """
         if single_rank_batch % 2:
             raise UsageError(
-                f"bs={single_rank_batch} cannot be halved", fix="run the check with an even bs"
+                f"bs={single_rank_batch} cannot be split evenly between two ranks",
+                fix="run the check with an even bs",
             )
         return self.plan(2, micro_batch_size=str(single_rank_batch // 2))
 

@@ -196,8 +196,9 @@ def check(folder: Path, recipe: Any) -> DataFacts:
             f"the data contains {num_tokens:,} validation tokens",
             where=str(folder),
             rule=(
-                f"with Llama 3.1's tokenizer, the {VALIDATION_DOCUMENTS:,} documents must have "
-                f"{VALIDATION_TOKENS:,} tokens, not counting end-of-document tokens"
+                f"with Llama 3.1's tokenizer, the {VALIDATION_DOCUMENTS:,} validation documents "
+                f"must have {VALIDATION_TOKENS:,} tokens in total, not counting end-of-document "
+                "tokens"
             ),
             fix=(
                 "download the published pairs again, or prepare the data with tokenizer= set to "
@@ -243,7 +244,7 @@ def prepare(raw: Path, data: Path, say: Say, *, case: str, **options: Any) -> No
                     "C4 en has 8 validation shards and 1,024 training shards, of which "
                     f"{TRAIN_SHARDS[0]} to {TRAIN_SHARDS[-1]} are used"
                 ),
-                fix="download them from https://huggingface.co/datasets/allenai/c4 (en)",
+                fix="download the shards from https://huggingface.co/datasets/allenai/c4 (en)",
             )
     num_train_shards = len(files_by_split["train"])
     if num_train_shards != len(TRAIN_SHARDS):

@@ -271,13 +271,13 @@ def _refuse_data_in_raw(data: Path, raw: Path) -> None:
     """
     if raw in data.parents:
         raise DataError(
-            "the output folder lies inside the raw folder",
+            "the output folder lies inside the raw data folder",
             where=str(data),
             rule=(
-                "the output folder must be outside the raw folder, or prepare would read its "
-                "own output"
+                "the output folder must be outside the raw data folder; otherwise, prepare would "
+                "read its own output"
             ),
-            fix="set --data to a folder outside the raw folder",
+            fix="set --data to a folder outside the raw data folder",
         )
 
 

@@ -112,7 +112,9 @@ def read_merges(file: Path) -> list[tuple[str, str]]:
             continue
         pair = line.split(" ")
         if len(pair) != 2:
-            raise ValueError(f"{file.name}, line {number}: {line[:40]!r} must have two tokens")
+            raise ValueError(
+                f"{file.name}, line {number}: must contain exactly two tokens, not {line[:40]!r}"
+            )
         merges.append((pair[0], pair[1]))
     return merges
 
@@ -230,12 +232,16 @@ def refuse_short_vocabulary(
     """
     num_multiples = -(-entries // multiple)  # rounded up
     if vocab_size > num_multiples * multiple:
-        padding = f", padded to at most a multiple of {multiple}" if multiple > 1 else ""
+        padding = (
+            f"; vocab_size may be rounded up to the next multiple of {multiple}"
+            if multiple > 1
+            else ""
+        )
         raise DataError(
             f"the vocabulary has {entries} entries, but the model expects {vocab_size}",
             where=str(file),
             rule=(
-                f"the vocabulary must be that of the model{padding}; {size_source} sets "
+                f"the vocabulary must belong to the model{padding}; {size_source} sets "
                 f"vocab_size to {vocab_size}"
             ),
             fix=fix,

@@ -213,10 +213,10 @@ def choose_vendor(name: str | None) -> Vendor:
         return present[0]
     if present:
         raise UsageError(
-            f"several vendors have devices of the torch type {name}: "
+            f"several vendors have devices of the torch device type {name}: "
             + ", ".join(vendor.name for vendor in present),
             where="--device",
-            fix="choose a vendor",
+            fix="set --device to the name of one of these vendors",
         )
     for vendor in candidates:
         faults = _list_faults(vendor, where="--device")

@@ -183,7 +183,7 @@ def render_mlperf_log(record: Record, folder: Path) -> str:
         raise RecordError(
             "the run continues from a checkpoint",
             where=record.run_id,
-            rule="an MLPerf log must cover the entire training, from run_start to run_stop",
+            rule="an MLPerf log must cover the entire training run, from run_start to run_stop",
             fix="export a run that was not interrupted, or use --to perflog",
         )
     lines: list[str] = []
@@ -339,7 +339,7 @@ def _read_launch(folder: Path) -> LocatedEvent:
     raise RecordError(
         "no events in this folder",
         where=str(folder),
-        rule="the log needs the times in the events of the run, not only its record",
+        rule="a log is written from the times in the run's events; the record alone is not enough",
         fix="pass the run directory",
     )
 

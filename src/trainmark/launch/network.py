@@ -88,7 +88,7 @@ def _refuse_absent_interfaces(name: str, value: str) -> None:
     raise UsageError(
         problem,
         where=f"environment variable {name}={value}",
-        rule=f"{rule}; down: {', '.join(down)}" if down else rule,
+        rule=f"{rule}; interfaces that are down: {', '.join(down)}" if down else rule,
         fix=f"choose an interface that is up, or unset {name}",
     )
 
@@ -142,9 +142,12 @@ def _refuse_absent_address(name: str, value: str) -> None:
     addresses.sort()
     if value not in addresses:
         raise UsageError(
-            "no interface has this address",
+            f"no interface has the address {value}",
             where=f"environment variable {name}={value}",
-            rule=f"it must be an address of this machine: {', '.join(addresses) or 'none'}",
+            rule=(
+                "the variable must be set to an address of this machine: "
+                f"{', '.join(addresses) or 'none'}"
+            ),
             fix=f"choose one of these addresses, or unset {name}",
         )
 

@@ -365,9 +365,9 @@ def _check_drawing() -> None:
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)  # the soft limit is the one that counts
     if limit != resource.RLIM_INFINITY and limit < _MIN_ADDRESS_SPACE_BYTES:
         raise EnvironmentFault(
-            f"{HTML_PAGE} was not written: this process may use only {limit / cells.GIB:.0f} "
-            "GiB of address space (ulimit -v), but charts need "
-            f"{_MIN_ADDRESS_SPACE_BYTES // cells.GIB}"
+            f"{HTML_PAGE} was not written: charts need {_MIN_ADDRESS_SPACE_BYTES // cells.GIB} GiB "
+            f"of address space, but this process may use only {limit / cells.GIB:.0f} GiB "
+            "(ulimit -v)"
         )
 
 

@@ -146,8 +146,9 @@ def _check_replay(case: Case, recipe: Recipe) -> None:
             f"{setting} cannot be used with tensor_parallel={recipe.tensor_parallel}",  # type: ignore[attr-defined]
             where=where,
             rule=(
-                "ranks that share a replica exchange activations, so a difference would appear "
-                "on all of them and could not be traced to one rank"
+                "ranks that share a replica exchange activations, so a difference between the "
+                "two passes of a window would appear on all of these ranks and could not be traced "
+                "to one of them"
             ),
             fix=f"{fix}, or tensor_parallel=1",
         )
@@ -300,7 +301,7 @@ def _refuse_oversized_world(choice: Choice, vendor: Vendor, remote: RemoteTarget
     max_devices = None if remote is None else remote.devices_per_node
     if max_nodes is not None and choice.nnodes > max_nodes:
         rule = "a run cannot use more nodes than the cluster file lists"
-        fix = "correct the file"
+        fix = "correct the cluster file"
         if launcher in _SINGLE_MACHINE_LAUNCHERS:
             rule = f"launcher {launcher} runs on one machine"
             fix = "choose a --launcher for several machines (see `trainmark list launchers`)"
@@ -316,7 +317,7 @@ def _refuse_oversized_world(choice: Choice, vendor: Vendor, remote: RemoteTarget
             f"{max_devices} can be used",
             where="CASE, --recipe or --nproc",
             rule="a node cannot use more devices than the cluster file lists",
-            fix=f"use --nproc {max_devices} or less, or correct the file",
+            fix=f"use --nproc {max_devices} or less, or correct the cluster file",
         )
 
 

@@ -82,7 +82,7 @@ class RunRequest(Frozen):
     device: str | None = Field(
         None,
         description=(
-            "Device name or torch type; see `list devices`. Default: the first device found."
+            "Device name or torch device type; see `list devices`. Default: the first device found."
         ),
     )
     nproc: PositiveCount | None = Field(None, description="Ranks per machine.")
@@ -97,20 +97,23 @@ class RunRequest(Frozen):
         None, description="File with the cluster's settings; see docs/launchers.md."
     )
     repeat: PositiveCount | None = Field(
-        None, description="Number of launches, which run one after another."
+        None, description="Number of launches, run one after another."
     )
-    timeout: float | None = Field(None, gt=0, description="Time limit of a launch in seconds.")
+    timeout: float | None = Field(None, gt=0, description="Time limit for each launch, in seconds.")
     seed: int | None = Field(
-        None, description="Random seed for the data order, weights and dropout."
+        None, description="Random seed for the data order, initial weights and dropout."
     )
     sample_every: Annotated[float, AfterValidator(_check_interval)] = Field(
-        1.0, ge=0, le=3_600, description="Seconds between two telemetry samples; 0: no samples."
+        1.0, ge=0, le=3_600, description="Seconds between telemetry samples; 0: no samples."
     )
     peak_tflops: float | None = Field(
         None,
         gt=0,
         le=MAX_TFLOPS,
-        description="Dense peak of one device in TFLOP/s, for MFU; default: the published value.",
+        description=(
+            "Dense peak performance of one device in TFLOP/s, for MFU; default: the published "
+            "value."
+        ),
     )
     resume: Path | None = Field(
         None, description="Folder of a run; training continues from its last checkpoint."
@@ -122,7 +125,7 @@ class RunRequest(Frozen):
             "runs; repeatable."
         ),
     )
-    out: Path | None = Field(None, description="Folder of the run; default: ./runs/…")
+    out: Path | None = Field(None, description="Output folder of the run; default: ./runs/…")
     witness: Path | None = Field(
         None, description="File that describes your own program; the program's command follows --."
     )

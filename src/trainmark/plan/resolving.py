@@ -60,11 +60,15 @@ def _refuse_impossible_run(choice: Choice, recipe: Recipe, facts: DataFacts, fol
         )
     if facts.train_samples < 1:
         raise DataError(
-            "there are no training samples", where=str(folder), rule="at least 1 is needed"
+            "there are no training samples",
+            where=str(folder),
+            rule="a run needs at least one training sample",
         )
     if recipe.evaluates and facts.eval_samples < 1:
         raise DataError(
-            "there are no evaluation samples", where=str(folder), rule="at least 1 is needed"
+            "there are no evaluation samples",
+            where=str(folder),
+            rule="a run needs at least one evaluation sample",
         )
     _check_replay_windows(recipe, facts.train_samples, world_size=choice.nnodes * choice.nproc)
 

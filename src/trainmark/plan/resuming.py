@@ -47,7 +47,7 @@ def resume_plan(plan: Plan, run: Path) -> Plan:
     max_steps = plan.recipe["max_steps"]
     if max_steps is not None and progress.steps >= max_steps:
         raise UsageError(
-            f"{progress.steps} of max_steps={max_steps} steps are already done",
+            f"{progress.steps} steps are already done, and max_steps is {max_steps}",
             where=where,
             rule="at least one step must remain",
             fix="raise max_steps",
@@ -93,7 +93,8 @@ def _refuse_different_work(plan: Plan, earlier: Plan, where: str) -> None:
     for name in settings | earlier_settings:
         if settings.get(name) != earlier_settings.get(name):
             raise UsageError(
-                f"{name} was {earlier_settings.get(name)}, but is now {settings.get(name)}",
+                f"{name} is {settings.get(name)}, but was {earlier_settings.get(name)} in the "
+                "earlier run",
                 where=where,
                 rule=(
                     "a resumed run must keep its model, data, schedule and number of samples per "
@@ -146,7 +147,7 @@ def _find_last_checkpoint(run: Path, earlier: Plan) -> tuple[Path, Progress]:
         raise DataError(
             "the run has no complete checkpoint",
             where=str(run / CHECKPOINTS_DIR),
-            rule="only runs with checkpoint_every_steps save checkpoints",
+            rule="a run saves checkpoints only if checkpoint_every_steps is set",
             fix=f"resume the run that saved {previous}"
             if previous
             else "start over without --resume",

@@ -49,8 +49,8 @@ def _check_speed_line(pattern: str) -> str:
         raise ValueError(f"not a regular expression: {error}") from None
     if not groups.keys() & set(SPEED_GROUPS):
         raise ValueError(
-            "the pattern needs a named group with a speed, such as "
-            f"(?P<tokens_per_second>[0-9.,]+); possible groups are {', '.join(SPEED_GROUPS)}"
+            "the pattern needs a named group that captures a speed, such as "
+            f"(?P<tokens_per_second>[0-9.,]+); possible group names are {', '.join(SPEED_GROUPS)}"
         )
     return pattern
 

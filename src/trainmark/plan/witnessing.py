@@ -125,7 +125,7 @@ def _refuse_options(request: RunRequest) -> None:
             raise UsageError(
                 f"{option} cannot be used with --witness",
                 where=option,
-                rule="the program decides this itself",
+                rule="with --witness, the program itself controls this setting",
                 fix="pass the option to the program, after --",
             )
 
@@ -151,7 +151,7 @@ def _choose_nproc(request: RunRequest, witness: Witness) -> int:
         return request.nproc or 1
     if request.nproc not in (None, nproc):
         raise UsageError(
-            f"--nproc is {request.nproc}, but the command starts {nproc}",
+            f"--nproc is {request.nproc}, but the number of ranks in the command is {nproc}",
             where="--nproc",
             rule="--nproc must be the number of ranks that the command starts on each machine",
             fix="remove --nproc",
@@ -211,7 +211,10 @@ def _refuse_impossible_spec(spec: WitnessSpec, file: str, *, world_size: int) ->
         raise UsageError(
             f"the name {spec.name!r} already belongs to a case",
             where=f"{file}: name",
-            rule="a program must not have the name of a case: their results are never comparable",
+            rule=(
+                "a program must not have the name of a case, because results of programs are never "
+                "comparable with results of cases"
+            ),
             fix="choose another name",
         )
     if spec.step is not None and spec.step.samples < world_size:
@@ -246,8 +249,8 @@ def _check_interpreter(witness: Witness) -> None:
             f"{shlex.join(interpreter)} cannot import the probe: {reason}",
             where="the command after --",
             rule=(
-                "the probe runs inside the program, so Trainmark must be installed in its "
-                "environment"
+                "the probe runs inside the program, so Trainmark must be installed in the "
+                "program's environment"
             ),
             fix="install Trainmark in the environment of the program",
         )

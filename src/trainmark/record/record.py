@@ -362,7 +362,11 @@ def write_record(record: Record, run_dir: Path) -> Path:
     """
     path = run_dir / RECORD_FILE
     if path.exists():
-        raise RecordError("the record already exists", where=str(path), rule="records never change")
+        raise RecordError(
+            "the record already exists",
+            where=str(path),
+            rule="an existing record is never overwritten",
+        )
     with documents.write_atomically(path) as file:
         file.write(serialize_record(record))
     return path

@@ -83,7 +83,7 @@ class Tokens:
                 "not a valid name",
                 where=name,
                 rule="a name must have at most 64 characters, start with a letter or digit, and "
-                "contain only letters, digits and ._@-",
+                "contain only letters, digits and the characters . _ @ -",
             )
         if name in hashes:
             raise UsageError(

@@ -414,8 +414,8 @@ def refuse_too_little_memory(
     if fitting_settings:
         fix = f"{' or '.join(fitting_settings)} fits; otherwise {fix}"
     raise EnvironmentFault(
-        f"a rank needs about {_format_bytes(needed_bytes)}, but has "
-        f"{_format_bytes(memory.rank_bytes)}",
+        f"a rank needs about {_format_bytes(needed_bytes)} of memory, but only "
+        f"{_format_bytes(memory.rank_bytes)} is available",
         where="memory",
         # The error prints this after the memory that is needed: what it consists of.
         rule=", ".join(shown_parts),

@@ -269,7 +269,7 @@ BAD_LINES = {
     ),
     "answers elsewhere": (
         make_line(make_question("@placeholder was born", "Li", "Oslo")),
-        "no answer is among the candidates",
+        "the candidates contain none of the answers",
     ),
 }
 

@@ -32,7 +32,7 @@ PUBLISHED_ROWS = {"train": 67_349, "validation": 872}
 OUTPUT_SEQ_LENGTH = 512
 WHERE_DATA = (
     "SST-2 is distributed by the GLUE benchmark as SST-2.zip (train.tsv, dev.tsv), and on "
-    "dataset hubs as sst2 or glue/sst2 (parquet); unpack archives into the raw folder"
+    "dataset hubs as sst2 or glue/sst2 (parquet); unpack archives into the raw data folder"
 )
 
 

@@ -19,10 +19,10 @@ class DlrmRecipe(Recipe):
 
     embedding_dim: PositiveInt = recipe_field(128, "width of an embedding row")
     bottom_layers: str = recipe_field(
-        "512,256,128", "layer widths of the bottom MLP; the last must equal embedding_dim"
+        "512,256,128", "layer widths of the bottom MLP; the last width must equal embedding_dim"
     )
     top_layers: str = recipe_field(
-        "1024,1024,512,256,1", "layer widths of the top MLP; the last must be 1 (the logit)"
+        "1024,1024,512,256,1", "layer widths of the top MLP; the last width must be 1 (the logit)"
     )
     warmup_lr_steps: NonNegativeInt = recipe_field(
         8_000, "steps over which the learning rate rises linearly"
@@ -86,7 +86,7 @@ def _parse_widths(field: str, text: str, *, last_width: int) -> list[int]:
             f"{field}={text} is not valid",
             where=f"recipe field {field}",
             rule=(
-                "the sizes must be positive integers, separated by commas; the last must be "
+                "the sizes must be positive integers, separated by commas; the last size must be "
                 f"{last_width}"
             ),
             fix="make the last size in bottom_layers equal to embedding_dim, and the last size in "

@@ -28,8 +28,8 @@ FORMAT = 2
 FAULT = partial(
     DataError,
     rule=(
-        "the raw folder must contain train.jsonl and val.jsonl of ReCoRD, or train_sparse.hdf5 "
-        "and eval_sparse.hdf5, at its top or where the archives place them"
+        "the raw data folder must contain train.jsonl and val.jsonl of ReCoRD, or "
+        "train_sparse.hdf5 and eval_sparse.hdf5, at its top or where the archives place them"
     ),
     fix="download ReCoRD as the case's README describes",
 )

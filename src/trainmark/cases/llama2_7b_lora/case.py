@@ -96,7 +96,7 @@ class LlamaRecipe(Recipe):
                 f"seq_length={self.seq_length} is too short",
                 where="recipe field seq_length",
                 rule="next-token prediction needs sequences of at least 2 tokens",
-                fix="add seq_length=512",
+                fix="set seq_length to 2 or more, for example seq_length=512",
             )
         if self.weights_dtype not in ("fp32", self.precision):
             raise UsageError(
@@ -146,7 +146,7 @@ def parse_targets(recipe: LlamaRecipe) -> list[str]:
         raise UsageError(
             f"{recipe.lora_targets} names a layer twice",
             where="recipe field lora_targets",
-            fix="list it only once",
+            fix="list each layer only once",
         )
     return names
 

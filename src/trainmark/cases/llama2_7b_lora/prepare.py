@@ -32,7 +32,7 @@ PUBLISHED_ROWS = {"train": 14_732, "validation": 818}
 WHERE_DIALOGUES = (
     "samsum is distributed as corpus.7z (train.json, val.json) with its paper, arXiv "
     "1911.12237; copies as parquet, JSON lines or CSV also work: put train and val (or "
-    "validation) into the raw folder"
+    "validation) into the raw data folder"
 )
 WHERE_MMLU = (
     "MMLU is distributed as data.tar with its paper, arXiv 2009.03300; unpack it into mmlu/"

@@ -330,7 +330,7 @@ def _choose_unit(log_unit: str, mode: Mode, options: Options) -> str:
         rule = f"the log counts {log_unit}, and ips_unit does not convert values"
         fix = "remove ips_unit, or read step times with model_mode=-2 and base_batch_size=N"
         raise UsageError(
-            f"{wanted} is not the unit of the log", where="ips_unit", rule=rule, fix=fix
+            f"the unit in the log is not {wanted}", where="ips_unit", rule=rule, fix=fix
         )
     # The batch that this mode divides by the step time counts samples.
     default = "samples/s" if mode == Mode.SPEED_FROM_STEP_TIMES else ""

@@ -155,7 +155,7 @@ def load(folder: Path, recipe: DlrmRecipe) -> DlrmData:
         raise DataError(
             f"all labels of the test split are {label.largest}",
             where=str(test_labels),
-            rule="AUC needs rows of both labels in the test split",
+            rule="to compute AUC, the test split must contain rows with each of the two labels",
             fix=f"{PREPARE} with more rows",
         )
     return DlrmData(spec, num_rows, _compute_content_id(spec, extremes_by_file))

@@ -128,8 +128,8 @@ class FeatureSpec:
             num_rows, extra_bytes = divmod(length, row_type.itemsize)
             if extra_bytes or num_rows != num_labels or num_labels == 0:
                 raise DataError(
-                    f"the file has {length} bytes (rows: {num_rows}, remaining bytes: "
-                    f"{extra_bytes}), but {label_file} has {num_labels} rows",
+                    f"the file has {length} bytes, which is {num_rows} rows and {extra_bytes} "
+                    f"extra bytes, but {label_file} has {num_labels} rows",
                     where=str(file),
                     rule=(
                         "all files of a split must have the same number of complete rows, at "
@@ -259,8 +259,8 @@ class _Spec(Frozen):
         """
         if sorted(tuple(source.features) for source in sources) != sorted(self.columns_by_file):
             raise ValueError(
-                f"{split}: must have one file for all numerical columns in order, one "
-                "for the label, and one per categorical column"
+                f"{split}: must have one file for all numerical columns in the order of "
+                "channel_spec, one for the label, and one per categorical column"
             )
         files = [normpath(source.files[0]) for source in sources]  # a source has exactly one file
         repeated_files = [name for name in files if files.count(name) > 1]

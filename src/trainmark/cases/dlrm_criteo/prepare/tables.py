@@ -108,9 +108,11 @@ def open_database(folder: Path, threads: int) -> Iterator[Any]:
         raise EnvironmentFault(
             f"duckdb: {str(error).splitlines()[0]}",
             where=str(folder),
-            rule=f"the database is limited to {limit >> 20} MiB of memory and the free disk space",
+            rule=(
+                f"the database can use at most {limit >> 20} MiB of memory and the free disk space"
+            ),
             fix="free up memory or disk space, or set workers= to a smaller number; then run the "
-            "command again (to start over, remove the folder first)",
+            f"command again (to start over, remove {folder} first)",
         ) from error
 
 

@@ -287,7 +287,10 @@ def find_checkpoint(folder: Path) -> Path:
             f"the weights are split across {', '.join(part_names)}",
             where=str(file.parent),
             rule=f"all weights must be in {WEIGHTS_FILE}",
-            fix="merge the checkpoint to model parallel size 1 with the tools that wrote it",
+            fix=(
+                "convert the checkpoint to model-parallel size 1 with the program that wrote the "
+                "checkpoint"
+            ),
         )
     refuse_unreadable(file, CHECKPOINT_FAULT)
     return file

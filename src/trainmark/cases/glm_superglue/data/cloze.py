@@ -161,7 +161,8 @@ class ClozeExamples(Examples):
         if num_tokens[longest] > self.seq_length:
             place = self.passages.describe_place(int(self.samples.questions[longest]))
             raise DataError(
-                f"a question and a candidate take {num_tokens[longest]} tokens without the passage",
+                "a question and one of its candidates together take "
+                f"{num_tokens[longest]} tokens, without the passage",
                 where=f"{self.file}, {place}",
                 rule=(
                     f"a question and a candidate must fit into seq_length={self.seq_length}; "

@@ -177,7 +177,9 @@ def _parse_question(item: _Query, names: list[str], num_entities: int) -> Questi
     # The keys of a dict are answers without repetition, in their order.
     answers = dict.fromkeys(answer.text.translate(PLAIN_SIGNS) for answer in item.answers)
     if not any(answer in names[:num_entities] for answer in answers):
-        raise ValueError(f"no answer is among the candidates: {', '.join(map(repr, answers))}")
+        raise ValueError(
+            f"the candidates contain none of the answers: {', '.join(map(repr, answers))}"
+        )
     # In training each answer is a candidate, even if it is not an entity of the passage.
     names.extend(answer for answer in answers if answer not in names)
     return Question(

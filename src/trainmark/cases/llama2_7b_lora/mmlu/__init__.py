@@ -264,7 +264,7 @@ def _encode_letters_alone(tokenizer: TextTokenizer) -> tuple[int, ...]:
 def _make_answer_error(tokenizer: TextTokenizer, rule: str) -> DataError:
     """Return the error about a tokenizer that does not encode the four answers as ``rule`` says."""
     return DataError(
-        "the tokenizer does not encode each of the four answers as a token of its own",
+        "the tokenizer does not encode each of the four answers as a single token",
         where=str(tokenizer.file),
         rule=rule,
         fix="use the tokenizer that the model was trained with, or another mmlu_mode",
@@ -280,7 +280,7 @@ def _check_first_lines(tokenizer: TextTokenizer, mmlu: Mmlu, max_length: int) ->
     )
     if longest > _compute_max_ids(tokenizer, max_length):
         raise DataError(
-            f"the first line of {name}'s prompts has {longest} tokens",
+            f"the first line of each {name} prompt has {longest} tokens",
             where=str(tokenizer.file),
             rule=(
                 f"mmlu_mode=legacy truncates prompts to seq_length={max_length}, but never "
