@@ -37,6 +37,25 @@ def test_json_is_exactly_rows_and_unread(cli, tmp_path):
     check_golden("import.json", json.dumps(document, ensure_ascii=False, indent=1) + "\n")
 
 
+def test_each_cell_that_is_not_read_is_named_up_to_five_of_a_kind(cli, tmp_path):
+    # The column ``speed`` has no known unit; that of step times has. ``n/a`` is an empty cell.
+    rows = "".join(f"| A100 | {500 + i} | x{i} | 1.8 |\n" for i in range(7))
+    (tmp_path / "t.md").write_text(
+        "| device | step time (ms) | speed | loss |\n|---|---|---|---|\n"
+        + rows
+        + "| A100 | ??? | n/a | 1.8 |\n"
+    )
+    code, _, err = cli("import", "t.md")
+    lines = err.splitlines()
+    assert code == 0
+    assert lines[0] == "rows read: 8; items skipped: 8"
+    assert [line for line in lines if line.startswith("t.md:")] == [
+        *(f"t.md:{3 + i}: 'x{i}' is not a number" for i in range(5)),
+        "t.md:10: '???' is not a number (known units: ms)",
+    ]
+    assert "2; `--json`" in err  # x5 and x6
+
+
 def test_missing_path_is_a_usage_error(cli):
     code, out, err = cli("import", "nonesuch.md", "--json")
     assert (code, out) == (2, "")

@@ -106,7 +106,8 @@ def test_store_without_runs_is_reported(cli, tmp_path):
     (tmp_path / "runs").mkdir()
     code, out, err = cli("results")
     assert (code, out.strip()) == (0, "")
-    assert "no run in runs" in err
+    assert err == "trainmark: runs: no runs found\n"  # no filter was given
+    assert "matches the filters" in cli("results", "case=toy")[2]
     assert json.loads(cli("results", "--json")[1]) == {"total": 0, "runs": [], "unread": []}
 
 

@@ -75,25 +75,31 @@ def results(
     if as_json:
         print_json(display.to_listing_json(listing, failed))
     else:
-        _print_table(listing, index.folder, lang, are_columns_chosen=bool(columns))
+        _print_table(
+            listing, index.folder, lang, has_filters=bool(words), are_columns_chosen=bool(columns)
+        )
         for line in display.list_remarks(listing, failed, lang):
             print_text(line, err=True)
     if failed:
         raise typer.Exit(EXIT_FAILED)
 
 
-def _print_table(listing: Listing, store: Path, lang: str, *, are_columns_chosen: bool) -> None:
+def _print_table(
+    listing: Listing, store: Path, lang: str, *, has_filters: bool, are_columns_chosen: bool
+) -> None:
     """Print the rows of a listing, or a remark if there are none.
 
     Args:
         store: folder of the runs, for the remark.
+        has_filters: whether the user gave filters.
         are_columns_chosen: whether the user chose the columns; if not, each setting of the recipe
             that differs between launches of a case gets a column.
     """
     from trainmark.pages import results as display
 
     if not listing.rows:
-        print_remark(f"no run in {store} matches the filters")
+        no_match = f"no run in {store} matches the filters"
+        print_remark(no_match if has_filters else f"{store}: no runs found")
         return
     if not are_columns_chosen:
         listing = display.add_differing_settings(listing)

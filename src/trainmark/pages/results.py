@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
 
 _MAX_SETTINGS = 4  # columns of settings
+_MAX_REASONS = 5  # sentences of each kind on why something was not imported
 _NOT_SETTINGS = ("world", "data")  # recipe fields that a run cannot change
 _STATES = {"finished": "passed before", "left": "stopped"}  # of an entry, in plain words
 _OPTIONAL_COLUMNS = ("world", "device", "precision", "recipe")  # left out on a narrow screen
@@ -269,10 +270,11 @@ def build_imported_table(rows: Sequence[Row]) -> Table:
 
 
 def summarize_import(rows: Sequence[Row], unread: Sequence[Unread]) -> Iterator[str]:
-    """Yield a line with how much was read, and a line for each reason why something was not.
+    """Yield a line with how much was read, and lines with why something was not.
 
-    The line of a reason has how many items it applies to, and the place of the first. The most
-    frequent reason comes first.
+    A line has a sentence, how many items it is true of, and the place of the first. Of each kind of
+    reason at most ``_MAX_REASONS`` sentences are printed, and then how many items they leave out.
+    The most frequent kind comes first.
 
     Args:
         rows: the published results that were read.
@@ -283,8 +285,18 @@ def summarize_import(rows: Sequence[Row], unread: Sequence[Unread]) -> Iterator[
     for item in unread:
         items_by_reason.setdefault(item.reason.code, []).append(item)
     for items in sorted(items_by_reason.values(), key=len, reverse=True):
-        first = items[0]
-        yield f"{len(items)} x, first {_format_place(first)}: {render(first.reason, 'en')}"
+        items_by_sentence: dict[str, list[Unread]] = {}
+        for item in items:
+            items_by_sentence.setdefault(render(item.reason, "en"), []).append(item)
+        sentences = list(items_by_sentence.items())
+        for sentence, equal_items in sentences[:_MAX_REASONS]:
+            place = _format_place(equal_items[0])
+            if len(equal_items) > 1:
+                place = f"{len(equal_items)} x, first {place}"
+            yield f"{place}: {sentence}"
+        num_left_out = sum(len(equal_items) for _, equal_items in sentences[_MAX_REASONS:])
+        if num_left_out:
+            yield f"further items of this kind: {num_left_out}; `--json` prints all of them"
 
 
 def _format_place(entry: Row | Unread) -> str:

@@ -241,8 +241,19 @@ def _is_same_quantity(unit: Unit, column: Column) -> bool:
 
 def _make_error(cell: str, column: Column) -> CellError:
     """Return the error that a cell is not a number in the unit that its column expects."""
-    unit = column.cell_unit.printed if column.cell_unit else None
-    return CellError(message("cell_is_no_number", text=cell[:_MAX_TEXT], units=unit))
+    return _make_number_error(cell, column.cell_unit.printed if column.cell_unit else "")
+
+
+def _make_number_error(text: str, units: str) -> CellError:
+    """Return the error that a text is not a number, with the units that it may have.
+
+    Args:
+        units: separated by commas; empty: no unit is known.
+    """
+    text = text[:_MAX_TEXT]
+    if not units:
+        return CellError(message("cell_is_no_plain_number", text=text))
+    return CellError(message("cell_is_no_number", text=text, units=units))
 
 
 def _parse_duration(cell: str) -> float | None:
@@ -285,8 +296,7 @@ def _parse_number(text: str, units: Mapping[str, float]) -> _ParsedNumber:
         value = float(match[0].replace(",", "")) * units.get(unit, math.nan)
         if math.isfinite(value):
             return _ParsedNumber(value, unit)
-    allowed_units = ", ".join(filter(None, units)) or None
-    raise CellError(message("cell_is_no_number", text=text[:_MAX_TEXT], units=allowed_units))
+    raise _make_number_error(text, ", ".join(filter(None, units)))
 
 
 def _parse_percent(cell: str) -> float:
@@ -349,8 +359,7 @@ def _parse_memory(cell: str) -> dict[str, float]:
     has_wrong_form = len(terms) < len(parts) or (has_total and len(parts) != 2)
     # A cell without units is refused if no device can have so many GiB: it is in bytes or MiB.
     if has_wrong_form or (not last_unit and max(values) > _MAX_BYTES):
-        units = ", ".join(filter(None, _MEMORY_UNITS))
-        raise CellError(message("cell_is_no_number", text=cell[:_MAX_TEXT], units=units))
+        raise _make_number_error(cell, ", ".join(filter(None, _MEMORY_UNITS)))
     if has_total:
         used, total = values
         return {"mem": used, "mem_total": total}
