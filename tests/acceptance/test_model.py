@@ -191,6 +191,19 @@ def test_no_measurements_give_no_verdicts() -> None:
     assert judgement.noise_alone is judgement.noise_pairs is judgement.trend is None
 
 
+@pytest.mark.parametrize(("repeats", "is_known"), [(1, False), (2, True)])
+def test_noise_of_a_single_round_is_not_known(repeats: int, is_known: bool) -> None:
+    # Three pairs of three nodes have as many measurements as effects, and say nothing of the noise.
+    measured = make_exact_measurements(
+        num_nodes=3, alone_s=[1.0] * 3, pair_s=round_robin_pairs(3), repeats=repeats
+    )
+
+    judgement = judge_measurements(measured)
+
+    assert (judgement.noise_alone is not None) is is_known
+    assert (judgement.noise_pairs is not None) is is_known
+
+
 def test_common_slowdown_of_all_nodes_is_removed_and_reported() -> None:
     """All pairs become slower alike, as by heat: a trend of the cluster, no fault of a node.
 

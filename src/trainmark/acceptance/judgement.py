@@ -151,8 +151,9 @@ class Judgement:
     """Everything that is decided by step times.
 
     Args:
-        noise_alone: relative standard deviation of a measurement of a node alone; None without.
-        noise_pairs: that of a pair in a round.
+        noise_alone: relative standard deviation of a measurement of a node alone; None: no node
+            was measured twice.
+        noise_pairs: that of a pair in a round; None: there are no pairs, or too few measurements.
         trend: relative rise of the level of all pairs from the first third of the rounds to the
             last, which is removed; None if there are too few rounds.
     """

@@ -100,11 +100,14 @@ def judge_measurements(
         error_rate=error_rate / 2,
         degrees_of_freedom=degrees_of_freedom,
     )
+    # If no node was measured twice, its noise is unknown, and ``alone_noise`` is the lower bound.
+    has_repeats = len(measured.alone_s) > len(np.unique(measured.alone_node))
+    has_noise_of_pairs = len(measured.pair_s) > 0 and degrees_of_freedom >= 1
     return Judgement(
         nodes=nodes,
         links=links,
-        noise_alone=alone_noise if len(measured.alone_s) else None,
-        noise_pairs=pairs.noise if len(measured.pair_s) else None,
+        noise_alone=alone_noise if has_repeats else None,
+        noise_pairs=pairs.noise if has_noise_of_pairs else None,
         trend=pairs.trend,  # rise of the times of pairs from the first to the last rounds
     )
 

@@ -112,7 +112,7 @@ def _print_result(result: AcceptanceResult, folder: Path, lang: str) -> None:
     from trainmark.pages.acceptance import list_acceptance_lines
 
     shown_folder = shorten_path(folder)
-    print_lines(list_acceptance_lines(result, lang, folder=shown_folder))
+    print_lines(list_acceptance_lines(result, lang, folder=str(shown_folder)))
     print_text(f"lists: {shown_folder}/passing.txt, failing.txt, undecided.txt")
     print_text(f"page: {shown_folder}/page.html")
 
