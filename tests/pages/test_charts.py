@@ -127,6 +127,12 @@ def test_a_long_loss_is_smoothed_by_a_moving_mean() -> None:
     assert smoothed[3] == pytest.approx(2 / 4, abs=1e-6)  # of 2, 3, 5 and 6
     assert smoothed[10] == pytest.approx(2 / 5, abs=1e-6)  # of 9 to 13
     assert read_datasets(chart)["steps"][3] == {"step": 4, "value": None}
+    # A huge loss counts only in the windows that contain it, here those of steps 9 to 13.
+    losses[10] = 1e18
+    spiked = check_pictures(charts.chart_loss(read_golden_record(loss=losses)))
+    spiked_means = [row["value"] for row in read_datasets(spiked)["smoothed"]]
+    changed_steps = [step for step in range(1, 41) if spiked_means[step - 1] != smoothed[step - 1]]
+    assert changed_steps == [9, 10, 11, 12, 13]
     # Fewer than 40 steps are drawn as they are.
     short = charts.chart_loss(read_golden_record(loss=losses[:39]))
     assert short is not None

@@ -118,20 +118,36 @@ def _compute_moving_mean(values: NDArray[np.float64], window: int) -> NDArray[np
         window: an odd number of values; at the ends the window is cut off.
     """
     is_finite = np.isfinite(values)
-    half = window // 2
-    indices = np.arange(len(values))
-    starts = np.maximum(indices - half, 0)
-    stops = np.minimum(indices + half + 1, len(values))
-
-    def sum_in_windows(terms: NDArray[np.float64]) -> NDArray[np.float64]:
-        # Differences of running sums: the time does not depend on the length of the window.
-        running = np.concatenate([[0.0], np.cumsum(terms)])
-        sums: NDArray[np.float64] = running[stops] - running[starts]
-        return sums
-
-    sums = sum_in_windows(np.where(is_finite, values, 0.0))
-    counts = sum_in_windows(is_finite.astype(np.float64))
+    sums = _sum_in_windows(np.where(is_finite, values, 0.0), window)
+    counts = _sum_in_windows(is_finite.astype(np.float64), window)
     return np.where(counts > 0, sums / np.maximum(counts, 1.0), np.nan)
+
+
+def _sum_in_windows(terms: NDArray[np.float64], window: int) -> NDArray[np.float64]:
+    """Return the sum of the window around each term; beyond the ends, the terms are 0.
+
+    The terms are cut into blocks as long as the window. A window that is no block lies in two: its
+    sum is that of the end of one block and the start of the next. So the time does not depend on
+    the length of the window. A difference of two running sums over all terms would be simpler, but
+    one huge term would swallow all that come after it.
+
+    Args:
+        terms: (N,).
+        window: an odd number of terms.
+    """
+    half = window // 2
+    num_blocks = math.ceil((len(terms) + 2 * half) / window)
+    padded = np.zeros(num_blocks * window)
+    padded[half : half + len(terms)] = terms
+    blocks = padded.reshape(num_blocks, window)
+    sums_from_block_start = np.cumsum(blocks, axis=1).ravel()  # up to each term
+    sums_to_block_end = np.cumsum(blocks[:, ::-1], axis=1)[:, ::-1].ravel()  # from each term
+    first = np.arange(len(terms))  # of each window, by its index in ``padded``
+    last = first + window - 1
+    is_block = first % window == 0
+    sums_in_next_block = np.where(is_block, 0.0, sums_from_block_start[last])
+    sums: NDArray[np.float64] = sums_to_block_end[first] + sums_in_next_block
+    return sums
 
 
 def chart_case_curve(rows: Sequence[Mapping[str, Any]], shown: Shown) -> Chart | None:
