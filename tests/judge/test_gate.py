@@ -257,6 +257,16 @@ def test_other_work_names_the_key_and_both_values() -> None:
     assert (judgement.message.code, judgement.message.args["others"]) == ("gate_other_work", 1)
 
 
+def test_field_that_the_baseline_lacks_is_same_work_if_it_is_none() -> None:
+    """A case of the user's own got the field ``clip`` after the baseline was measured."""
+    run = make_launches("run", [100.0], recipe={"clip": None})
+    (judgement,) = judge_against_baseline(run, make_baseline([100.0]), ["p_train"])
+    assert judgement.verdict == "passed"
+    run = make_launches("run", [100.0], recipe={"clip": 1.0})
+    (judgement,) = judge_against_baseline(run, make_baseline([100.0]), ["p_train"])
+    assert (judgement.verdict, judgement.message.args["key"]) == ("other_work", "clip")
+
+
 def test_noisy_baseline_is_the_reason_if_launches_exceed_its_tolerance_too() -> None:
     """More launches to judge would not help against a baseline with a tolerance of 12%."""
     judgement = judge_rates([80.0, 120.0], make_baseline([100.0, 102.0, 98.0]))

@@ -228,7 +228,10 @@ def _format_product_names(record: Record) -> str:
 
 
 def find_differences(first: dict[str, Any], other: dict[str, Any]) -> list[str]:
-    """Return the names of the properties in which two pieces of work differ, sorted."""
+    """Return the names of the properties in which two pieces of work differ, sorted.
+
+    A property that one of them does not have counts as None.
+    """
     return sorted(key for key in first.keys() | other.keys() if first.get(key) != other.get(key))
 
 

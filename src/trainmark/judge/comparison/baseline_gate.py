@@ -111,7 +111,8 @@ def _judge_work_against_baseline(
             of the baseline.
     """
     work = describe_work(launches[0])
-    same_work = [record for record in baseline if describe_work(record) == work]
+    # A recipe field that a record does not have counts as None.
+    same_work = [record for record in baseline if not find_differences(describe_work(record), work)]
     if not same_work:
         return [_fail_other_work(launches[0], baseline)]
     judgements = fail_unusable(launches)

@@ -24,7 +24,7 @@ from trainmark.judge.comparison.gate import (
     reject_unknown_names,
 )
 from trainmark.record.stats import INTERVAL_MIN_LAUNCHES, summarize_launches
-from trainmark.record.work import describe_work, group_by_work
+from trainmark.record.work import describe_work, find_differences, group_by_work
 from trainmark.spec import message
 
 if TYPE_CHECKING:
@@ -76,7 +76,9 @@ def _select_past_launches(launches: Sequence[Record], earlier: Sequence[Record])
     return [
         record
         for record in earlier
-        if is_usable(record) and record.started < first_start and describe_work(record) == work
+        if is_usable(record)
+        and record.started < first_start
+        and not find_differences(describe_work(record), work)
     ]
 
 
