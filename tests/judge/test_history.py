@@ -166,6 +166,20 @@ def test_step_counts_until_level_returns_or_fifteen_runs_have_passed() -> None:
     assert (returned.step_index, returned.value) == (None, 100.0)
 
 
+@pytest.mark.parametrize(
+    ("count", "expected"),
+    [
+        (15, 0.014),  # 14 steps from value to value
+        (30, 0.029),
+        (31, 0.030),
+    ],
+)
+def test_drift_is_the_change_over_the_ramp(count: int, expected: float) -> None:
+    """Each value is one per mille above the one before it. No step is given with ``edges``."""
+    values = [100.0 * np.exp(0.001 * index) for index in range(count)]
+    assert assess_newest(values, edges=[0, count]).drift == pytest.approx(expected, rel=1e-6)
+
+
 def test_step_is_found_in_values_without_noise() -> None:
     """The values are 5 in the runs 0 to 14, and 6 in the runs 15 to 23.
 

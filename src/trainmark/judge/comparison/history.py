@@ -184,7 +184,7 @@ def _estimate_drift(data: NDArray[np.float64]) -> float | None:
     # Without outliers here too: they would count as noise, which hides a drift. The limit is that
     # of the first fit, because it estimates the noise of the same values.
     residuals = np.clip(logs - slope * ramp, -max_residual, max_residual)
-    drift = slope * min(DRIFT_RUNS, count)
+    drift = slope * float(ramp[-1] - ramp[0])  # over all steps from value to value of the ramp
     max_chance_slope = _NUM_SIGMAS * _estimate_slope_sigma(ramp, residuals)
     is_significant = abs(slope) > max_chance_slope and abs(drift) > MIN_DRIFT
     return drift if is_significant else None
