@@ -115,6 +115,17 @@ def test_all_launches_of_other_work_break_the_closed_rules(
     assert list_broken_rules([make_launch_with_plan(**changes | OPEN)] * 5) == set()
 
 
+def test_rounding_does_not_hide_that_a_target_was_missed() -> None:
+    """The target of toy is 0.9; four launches reached it, and 0.89997 is not written as 0.9."""
+    quality = TOY.quality
+    missed = quality.model_copy(update={"value": 0.89997, "target": 0.9, "reached": False})
+    reached = quality.model_copy(update={"value": 0.9375, "target": 0.9, "reached": True})
+    launches = [*[change_launch(quality=reached)] * 4, change_launch(quality=missed)]
+    (result,) = [result for result in check_rules(launches).rules if result.rule == "target"]
+    values = result.sentence.args["values"]
+    assert (result.kept, values) == (False, "0.9375, 0.9375, 0.9375, 0.9375, 0.89997")
+
+
 def test_four_launches_are_too_few_and_no_launch_is_error() -> None:
     """The rules want five launches; each of these follows all other rules."""
     assert list_broken_rules([make_launch_with_plan()] * 4) == {"launches"}

@@ -15,6 +15,7 @@ from trainmark.errors import RecordError
 from trainmark.plan.recipes import format_fix_hp
 from trainmark.plan.rules import read_rules
 from trainmark.recipe import list_fields_with_rule
+from trainmark.record.compared import format_measured_quality
 from trainmark.record.trust import grade_reasons
 from trainmark.record.work import describe_work, find_differences
 from trainmark.spec import Message, message
@@ -191,12 +192,15 @@ def _check_target(records: Sequence[Record], division: Division) -> RuleResult:
         is_kept = all(quality.reached for quality in qualities)
     else:
         is_kept = all(quality.value is not None for quality in qualities)
-    values = ", ".join("–" if x.value is None else f"{x.value:.4f}" for x in qualities)
+    values = [
+        "–" if x.value is None else format_measured_quality(x.value, target=x.target)
+        for x in qualities
+    ]
     sentence = message(
         f"rule.target_{division.target}",
         metric=qualities[0].metric,
         target=qualities[0].target,
-        values=values,
+        values=", ".join(values),
     )
     return RuleResult("target", is_kept, sentence)
 

@@ -9,6 +9,7 @@ import re
 from typing import TYPE_CHECKING
 
 from trainmark.errors import to_one_line
+from trainmark.record.compared import format_measured_quality
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -87,28 +88,13 @@ def format_duration(seconds: float) -> str:
 
 
 def format_quality(value: float | None, *, target: float | None = None) -> str:
-    """Return a quality with four decimals, more where rounding would hide a missed target.
-
-    Zeros at the end are left out, as on the pages where others publish results: ``0.908``. One
-    decimal always stays.
+    """Return a quality, with more decimals where rounding would hide a missed target.
 
     Args:
+        value: None: it is not known.
         target: the quality that a run must reach; None: it has no target.
     """
-    if value is None:
-        return NOTHING
-    text = f"{value:.4f}"
-    if target is not None:
-        for digits in range(4, 7):  # six decimals at most
-            text = f"{value:.{digits}f}"
-            rounded = float(text)
-            # Rounding hides nothing if the rounded value is on the value's side of the target.
-            is_same_above = (rounded > target) == (value > target)
-            is_same_below = (rounded < target) == (value < target)
-            if is_same_above and is_same_below:
-                break
-    whole, point, decimals = text.partition(".")
-    return whole + point + (decimals.rstrip("0") or "0")
+    return NOTHING if value is None else format_measured_quality(value, target=target)
 
 
 def format_quality_and_target(value: float | None, target: float | None) -> str:

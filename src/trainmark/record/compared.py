@@ -49,6 +49,29 @@ def cut_around_difference(text: str, other: str, max_characters: int) -> tuple[s
     return cut(text), cut(other)
 
 
+def format_measured_quality(value: float, *, target: float | None = None) -> str:
+    """Return a quality with four decimals, more where rounding would hide a missed target.
+
+    Zeros at the end are left out, as on the pages where others publish results: ``0.908``. One
+    decimal always stays.
+
+    Args:
+        target: the quality that a run must reach; None: it has no target.
+    """
+    text = f"{value:.4f}"
+    if target is not None:
+        for digits in range(4, 7):  # six decimals at most
+            text = f"{value:.{digits}f}"
+            rounded = float(text)
+            # Rounding hides nothing if the rounded value is on the value's side of the target.
+            is_same_above = (rounded > target) == (value > target)
+            is_same_below = (rounded < target) == (value < target)
+            if is_same_above and is_same_below:
+                break
+    whole, point, decimals = text.partition(".")
+    return whole + point + (decimals.rstrip("0") or "0")
+
+
 def move_into_range(value: _Ordered, low: _Ordered, high: _Ordered) -> _Ordered:
     """Return a value that lies in its range unchanged; else the nearer end of the range."""
     return max(low, min(value, high))
