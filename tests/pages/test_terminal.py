@@ -129,6 +129,11 @@ def test_unverified_run_is_marked_beside_its_trust_within_80_columns():
     text = build_listing_table(listed, "zh", width=80)
     assert {"do_not_quote", "(unverified)", "usable", "*f3c135"} <= set(text.split())
     assert "verified" not in text.split()  # only unverified runs are marked
+    # A result that others published has neither trust nor verification: a dash stands there.
+    imported = Listing(
+        total=1, columns=["case", "trust", "verification"], units=[""] * 3, rows=[["x", None, None]]
+    )
+    assert build_listing_table(imported).split()[-2:] == ["x", "–"]
     # A list of the verification alone has it as a column.
     listing = Listing(total=1, columns=["verification"], units=[""], rows=[["verified"]])
     assert build_listing_table(listing, "zh").split()[0] == "核验"

@@ -134,8 +134,9 @@ def build_listing_table(
     if "trust" in values_by_key and not are_columns_chosen:
         states = values_by_key.pop("verification", None)  # whether each record was checked
         if states:
+            # An imported row has neither a grade nor a state, both None.
             values_by_key["trust"] = [
-                grade if state == "verified" else f"{grade} ({state})"
+                grade if state in ("verified", None) else f"{grade} ({state})"
                 for grade, state in zip(values_by_key["trust"], states, strict=True)
             ]
     units = dict(zip(listing.columns, listing.units, strict=True))
