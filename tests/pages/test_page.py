@@ -363,6 +363,27 @@ def test_a_published_row_of_other_work_is_the_closest_result(plan, environment, 
     assert "×" not in text  # no ratio is shown
 
 
+@pytest.mark.parametrize(
+    ("value", "other", "expected"),
+    [
+        (0.0, 0.1, "weight_decay: 0.0 in this run, 0.1 in the other result"),
+        (0, "auto", "weight_decay: 0 in this run, auto in the other result"),
+        ("auto", False, "weight_decay: auto in this run, no in the other result"),
+        ("", "auto", "weight_decay: none in this run, auto in the other result"),
+        # Only 60 characters of a long text are shown.
+        (None, "x" * 99, f"weight_decay: none in this run, {'x' * 60}… in the other result"),
+    ],
+)
+def test_zero_is_a_value_in_a_difference_of_work(value, other, expected):
+    # Two runs that differ in one field of their recipe.
+    run, other_run = (
+        make_planned_record(name, recipe=read_record().plan.recipe | {"weight_decay": decay})
+        for name, decay in (("a", value), ("b", other))
+    )
+    text = " ".join(read_visible(page.build_document([run], [other_run]))[0])
+    assert expected in text
+
+
 def test_published_row_is_assumed_to_use_the_standard_model():
     run, row = make_run_and_published_row()
     # A row of other people, which does not state how it was trained.

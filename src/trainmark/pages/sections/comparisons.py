@@ -246,13 +246,15 @@ def _describe_difference(what: Phrase, value: object, other: object) -> Phrase:
         value: its value in the run that the page shows; None: it does not have the key.
         other: its value in the result with which the run is compared; None: the same.
     """
-    shown_value = value
-    shown_other = other
-    # Of two long texts, only the part around their difference is shown.
-    if isinstance(value, str) or isinstance(other, str):  # one of them may be missing
-        shown_value, shown_other = cut_around_difference(
-            str(value or ""), str(other or ""), _MAX_CHARACTERS
-        )
+    # Of two long texts, only the part around their difference is shown. A text is also cut if the
+    # other value is none.
+    cut_value, cut_other = cut_around_difference(
+        value if isinstance(value, str) else "",
+        other if isinstance(other, str) else "",
+        _MAX_CHARACTERS,
+    )
+    shown_value = cut_value if isinstance(value, str) else value
+    shown_other = cut_other if isinstance(other, str) else other
     return phrase(
         "against.differs",
         what=what,
@@ -270,6 +272,8 @@ def _format_work_value(value: object) -> Phrase:
         return phrase("fact.yes" if value else "fact.no")
     if isinstance(value, int):
         return cells.format_integer(value)
+    if isinstance(value, float):  # a learning rate, for example; 0.0 is a value too
+        return str(value)
     if not value:
         return phrase("fact.none")  # the word "none"
     # The origin of the data, such as "generated", is translated; any other value has no translation
