@@ -547,6 +547,11 @@ def test_most_limiting_rule_gives_advice_with_its_arithmetic():
         "Compute takes 96% of the time and runs at 41% of the device's matmul rate; "
         "no bottleneck found."
     )
+    # A rate that rounds to 100 is written as such, not as 1e+02.
+    full_speed = make_waiting_record(0.04)
+    rate = full_speed.figures["MAMFU"].model_copy(update={"value": 99.6})
+    full_speed = full_speed.model_copy(update={"figures": full_speed.figures | {"MAMFU": rate}})
+    assert "runs at 100% of" in translate(describe_dominant_limit(full_speed), "en")
     # A slow rank costs more than the wait for data: the page shows both rules, its rule first. Its
     # steps are 60% longer than the others' (1.6 instead of 1), so 0.6 / 1.6 of the time are lost.
     slow = make_waiting_record(0.1).model_copy(

@@ -118,7 +118,7 @@ def describe_dominant_limit(record: Record) -> Phrase:
     rate = record.figure("MAMFU")  # share of the measured matmul rate, in percent
     if rate is None:  # the matmul rate was not measured
         return phrase("limit.none", share=share)
-    return phrase("limit.none_rate", share=share, rate=f"{rate:.2g}%")
+    return phrase("limit.none_rate", share=share, rate=f"{cells.format_rounded(rate, 2)}%")
 
 
 def list_minor_limits(record: Record) -> list[Paragraph]:
