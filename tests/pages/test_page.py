@@ -722,6 +722,13 @@ def test_throttling_is_named_by_rank_and_distinguished_by_its_time():
         find_limits(make_throttled_record(measured0={"hot": 0.01}, measured1={"power_cap": 0.9}))
         == []
     )
+    # Of more than four such ranks, here 0 to 5, the first four are named and the others counted.
+    devices = [hot.telemetry.devices[0].model_copy(update={"ranks": [rank]}) for rank in range(6)]
+    many = hot.model_copy(
+        update={"telemetry": hot.telemetry.model_copy(update={"devices": devices})}
+    )
+    sentence = translate(build_rank_strip(many).sentence, "en")
+    assert "(ranks: 0, 1, 2, 3, 2 more)" in sentence
     # The strip has a tone for each rank of each node.
     nodes = [[tone for tone, _ in node] for node in build_rank_strip(hot).nodes]
     assert nodes == [["plain", "warn"]]

@@ -112,8 +112,10 @@ def _list_rank_remarks(record: Record) -> list[Phrase]:
     # Ranks that were throttled only before the measured steps or after them.
     throttled_outside = [str(rank) for rank in run_shares if rank not in measured_shares]
     if throttled_outside:
-        ranks = ", ".join(throttled_outside[:_MAX_NAMED_RANKS])
-        remarks.append(phrase("strip.outside", ranks=ranks))
+        names: list[Phrase] = [*throttled_outside[:_MAX_NAMED_RANKS]]
+        if len(throttled_outside) > _MAX_NAMED_RANKS:
+            names.append(phrase("strip.more_ranks", n=len(throttled_outside) - _MAX_NAMED_RANKS))
+        remarks.append(phrase("strip.outside", ranks=join(names)))
     hottest = _find_hottest_rank(record)
     if hottest:
         rank, celsius = hottest
