@@ -87,6 +87,25 @@ def test_node_times_are_converted_to_the_clock_of_the_first_node(tmp_path: Path)
     assert timeline.launcher.ranks_ended.failures == []
 
 
+def test_launch_is_that_of_the_node_that_began_first(tmp_path: Path) -> None:
+    """Node 0 begins 60 s after node 1; ``make_rank`` and both files of events are on one clock.
+
+    ``S`` is a second in ns. ``UNIX`` is the wall time at 0 s of that clock.
+    """
+    delay = 60 * S
+    run = write_run(tmp_path / "run", [launch_event()], make_rank(delay), make_rank(delay))
+    for number, start_ns in ((0, delay), (1, 0)):
+        launch = launch_event(start_ns, node=number, unix_ns=UNIX + start_ns)
+        write_events(run / f"events.node{number}.jsonl", [launch])
+    timeline = read_run(run, world_size=2, nodes=2)
+    launch = timeline.launcher.launch
+    assert (timeline.launch_ns, launch.unix_ns) == (0, UNIX)
+    # Ranks start at 1 s and end at 12 s after ``delay``: none has a part of negative length.
+    for rank in timeline.ranks:
+        assert rank.wall_ns == delay + 12 * S
+        assert min(rank.spans_ns.values()) >= 0
+
+
 def test_without_a_shared_event_wall_clocks_are_used(tmp_path: Path) -> None:
     """Without the event of all ranks, clocks are compared by the wall time of the launch.
 

@@ -396,6 +396,20 @@ def test_published_row_is_assumed_to_use_the_standard_model():
     assert find_row_differences(small, generated) == {"data": ("real", "generated")}
 
 
+def test_settings_of_a_published_row_are_compared_by_their_values():
+    # A row has the values of recipe fields as texts, a record as they are.
+    run, row = make_run_and_published_row()
+    changes = {"compile": True, "learning_rate": 0.00015}
+    run = run.model_copy(update={"plan": run.plan.model_copy(update={"fix_hp": changes})})
+    row = row.model_copy(update={"changes": {"compile": "true", "learning_rate": "1.5e-4"}})
+    assert "fix_hp" not in find_row_differences(run, row)
+    other = row.model_copy(update={"changes": {"compile": "false", "learning_rate": "1.5e-4"}})
+    assert find_row_differences(run, other)["fix_hp"] == (
+        "compile=true,lr=0.00015",
+        "compile=false,lr=0.00015",
+    )
+
+
 def test_a_throughput_that_counts_samples_several_times_is_not_compared():
     rows = list(read_published(["dlrm_criteo"]))
     # How many times a printed throughput counts each sample. On DLRM's page each of 1, 8 or 16

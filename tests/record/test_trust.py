@@ -180,3 +180,12 @@ def test_reason_of_several_launches_has_the_worst_value() -> None:
     ]
     # Of steps that became 20% slower and 40% faster, the larger change is the worse one.
     assert grade_repeats(launches[:2]).reasons[0] == message("not_steady", drift=-0.4)
+
+
+def test_reason_without_its_argument_is_the_least_bad() -> None:
+    # The record of one of two launches was edited: its reason lacks ``cv``.
+    launches = [
+        read_golden_record(run_id=f"r{number}", trust=grade_reasons([reason]))
+        for number, reason in enumerate((message("trust_cv"), message("trust_cv", cv=0.2)))
+    ]
+    assert grade_repeats(launches).reasons[0] == message("trust_cv", cv=0.2)

@@ -213,8 +213,8 @@ def _move_launch(
 ) -> Launch:
     """Return the launch with its time on the clock of the first node.
 
-    The launcher's own time is on the clock of another machine. The launch event of a node, of the
-    first one that wrote it, stands for the launcher's: both are within seconds of each other.
+    The launcher's own time is on the clock of another machine. The earliest launch event of a node
+    stands for the launcher's, because nodes may begin one after the other.
 
     Args:
         launch: the launcher's event.
@@ -222,9 +222,16 @@ def _move_launch(
     """
     launches: list[Launch] = [event for _, event in _list_events(nodes, "launch")]
     if launches:
+        first = launches[0]  # of the node with the lowest number, whose environment is shown
+        start_ns = min(event.t_ns for event in launches)
         # Keep the command that the user typed: a node's event has the command by which the node's
         # process was started.
-        return replace(launches[0], argv=launch.argv)
+        return replace(
+            first,
+            t_ns=start_ns,
+            unix_ns=first.unix_ns - (first.t_ns - start_ns),
+            argv=launch.argv,
+        )
     if first_start_ns is not None:
         return replace(launch, t_ns=first_start_ns)
     return launch  # nothing is known on the first node's clock

@@ -190,7 +190,8 @@ def _compute_half_width_by_welch(a: NDArray[np.float64], b: NDArray[np.float64])
 def compute_student_quantile(degrees_of_freedom: float, level: float = 0.95) -> float:
     """Return the t for which Student's distribution has the mass ``level`` from -t to t.
 
-    It is exact to five digits.
+    It is exact to five digits up to 10,000 degrees of freedom and a level of 0.9999. Beyond, it is
+    somewhat too large: by 0.4% for two degrees of freedom and a level of 1 - 1e-7.
 
     The distribution is integrated numerically. For n degrees of freedom and ``t = sqrt(n)
     tan(angle)``, its density over the angle is proportional to ``cos(angle)**(n - 1)``.

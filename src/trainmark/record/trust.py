@@ -206,10 +206,11 @@ def _select_worst_reasons(reasons: Iterable[Message]) -> list[Message]:
 def _get_severity(reason: Message) -> float:
     """Return how bad a reason is: how far the argument that tells it is from 0.
 
-    0 if the code has no such argument, or if the argument is no number.
+    0 if the reason has no such argument, or if the argument is no number.
     """
     name = _SEVERITY_ARG_OF_CODE.get(reason.code)
-    value = None if name is None else reason.args[name]
+    # The argument is missing if the record was edited.
+    value = None if name is None else reason.args.get(name)
     return abs(value) if isinstance(value, int | float) else 0.0
 
 

@@ -334,7 +334,7 @@ def _list_changed_fields(result: Record | Row) -> dict[str, Any]:
     # ``dtype``. So it is found by its value: each change to this value is left out. That leaves out
     # another field with the same value, too, such as the type of weights, ``weights_dtype=bf16``.
     return {
-        FIELD_ALIASES.get(name, name): _parse_number(value)
+        FIELD_ALIASES.get(name, name): _parse_setting(value)
         for name, value in sorted(changes.items())
         if value != precision
     }
@@ -346,7 +346,8 @@ def find_row_differences(record: Record, row: Row) -> dict[str, tuple[object, ob
     The most serious difference comes first. A row from a reference file has ``stated``: facts that
     the file adds to the printed cells of the row, or corrects in them. For any other row, the facts
     that all published rows of the case share are taken instead. A fact that the row does not print
-    and that nothing states of it is not compared.
+    and that nothing states of it is not compared. One that the record does not know, such as the
+    number of parameters of a run that ended early, counts as different.
     """
     ours = describe_printed_work(record)
     theirs = describe_printed_work(row)
@@ -463,11 +464,16 @@ def is_same_size(parameters: int | None, published: int | None) -> bool:
     return abs(parameters - published) <= _SIZE_TOLERANCE * published
 
 
-def _parse_number(value: Any) -> Any:
-    """Return the number that a value stands for, so that the texts 0.00015 and 1.5e-4 are the same.
+def _parse_setting(value: Any) -> Any:
+    """Return the number or truth value of a recipe field, which a published row has as text.
 
-    A value that stands for no number is returned unchanged.
+    So the texts ``0.00015`` and ``1.5e-4`` are the same, and ``true`` is ``True``. Any other value
+    is returned unchanged.
     """
+    if isinstance(value, bool):  # ``float`` would take it for a number
+        return value
+    if value in ("true", "false"):
+        return value == "true"
     try:
         return float(value)
     except (TypeError, ValueError):
