@@ -134,6 +134,22 @@ def test_device_that_computes_differently_fails(tmp_path: Path) -> None:
     assert "weight of layer in step 1" in result.members[3].findings[0].text
 
 
+def test_page_does_not_say_that_all_devices_repeat_their_results_if_one_does_not(
+    tmp_path: Path,
+) -> None:
+    # The second training of one of four devices ends with other weights than its first.
+    unreliable = [make_digests(), make_digests(change=1)]
+    DeviceEvidence(tmp_path, trainings={DEVICES[3]: unreliable}).write_all_phases()
+
+    result = judge_folder(tmp_path)
+
+    assert list_finding_codes(result, DEVICES[3]) == ["computes_differently"]
+    assert result.members[3].findings[0].members == ("itself",)
+    text = to_markdown([build_acceptance_document(result)], "en")
+    assert "each device produced the same result" not in text
+    assert "4 devices trained twice with the same seed; training is deterministic" in text
+
+
 def test_device_without_peers_of_its_product_is_undecided(tmp_path: Path) -> None:
     """The first of four ``DEVICES`` is of the product ``other``, the rest are of ``gpu``.
 

@@ -467,10 +467,10 @@ def _build_heat_map(result: AcceptanceResult) -> HeatMap:
     """Return the links between members as a square of cells, a row and a column for each member.
 
     ``result.links`` has a link of the same pair for each quantity that was measured in pairs: the
-    training step, and others such as a collective. The cell of a pair shows one of them: that of
-    the step (the last of the others if the step was not measured), unless one of the others fails;
-    then the first of those. So each pair with a failing link has a red cell. Which failing link it
-    shows does not matter, because the table below the map lists the links of all quantities.
+    training step, and others such as a collective. The cell of a pair shows one of these links: one
+    that fails, if there is any; else that of the step; else, if the step was not measured, the last
+    one. So each pair with a failing link has a red cell. If several fail, it does not matter which
+    of them the cell shows, because the table below the map lists the links of all quantities.
     """
     names = [member.name for member in result.members]
     link_of_pair: dict[frozenset[str], Link] = {}
@@ -575,14 +575,16 @@ def _describe_member_set(members: Sequence[str]) -> Phrase:
 
 
 def _describe_bits(result: AcceptanceResult) -> list[Block]:
-    """Return for each product whether its devices compute the same training with the same bits.
+    """Return for each product whether its software is deterministic, so that results must agree.
 
-    Each device of a product trained more than once with the same seed.
+    Each device of a product trained more than once with the same seed. Devices whose results differ
+    are not named here: the table of members has a finding of each.
     """
     return [
         # ``devices`` is their number. ``control`` is what the repeated trainings showed:
-        # ``deterministic`` (each device got its own result again), ``not_deterministic``,
-        # ``no_majority`` (no result is that of most devices), or ``not_measured``.
+        # ``deterministic`` (most devices got one result, each time), ``not_deterministic`` (at
+        # least half of the devices did not get their own result again), ``no_majority`` (no result
+        # is that of most devices), or ``not_measured``.
         Paragraph(phrase(f"accept_bits.{bits.control}", product=bits.product, n=bits.devices))
         for bits in result.bits
     ]
