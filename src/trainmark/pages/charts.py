@@ -164,6 +164,8 @@ def chart_case_curve(rows: Sequence[Mapping[str, Any]], shown: Shown) -> Chart |
     values = np.asarray([row[shown.value] for row in rows], np.float64)
     steps = [row["step"] for row in rows]
     spec = chart_specs.draw_loss(is_smoothed=False)  # a plain line, which fits any value
+    # ``_chart_curve`` describes all charts whose names begin with ``trend_`` by one text, because
+    # this value has none of its own.
     return _chart_curve(f"trend_{shown.value}", shown.name, values, spec, steps, other_datasets={})
 
 

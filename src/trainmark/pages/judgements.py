@@ -208,10 +208,11 @@ def _build_figure_row(figure: ComparedFigure) -> tuple[Phrase, ...]:
 
 
 def build_gate_rows(judgements: Sequence[Judgement], lang: str = "en") -> Table:
-    """Return a table with a row for each judgement of a run against its history, in a language.
+    """Return a table with a row for each judgement of a run against its history.
 
     The cells of a row are the verdict, the figure that is judged, what ran, and a sentence with
-    the numbers. Each cell is one line of text.
+    the numbers. Each cell is one line of text in the language ``lang``, because a report in XML has
+    the rows without a table. The headings are phrases; whatever shows the table translates them.
     """
     rows = []
     for judgement in judgements:

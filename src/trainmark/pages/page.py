@@ -235,8 +235,10 @@ def build_documents(
         # None: the page mentions no comparison. An empty list: it says that there is none.
         same_case = None
         if comparisons is not None:
-            # A record always has the key "case". A published row that names neither case nor model
-            # has none: it may be of this case.
+            # ``describe_printed_work`` returns what published tables print of a work, and the same
+            # facts of a record, without those that are not known. A record always has the key
+            # "case". A published row that names neither case nor model has none: it may be of this
+            # case.
             same_case = [
                 x for x in comparisons if describe_printed_work(x).get("case", case) == case
             ]

@@ -53,8 +53,9 @@ def load_templates() -> Environment:
 
     environment = Environment(
         loader=PackageLoader("trainmark.pages"),
-        # Markdown escapes by its own filter; everything else is HTML or goes into HTML, also a
-        # template that has no name because it was made from a string.
+        # Markdown escapes by its own filter. Everything else is HTML or goes into HTML, also a
+        # template that has no name because it was made from a string; or it is XML, in which the
+        # same characters are escaped in the same way.
         autoescape=lambda name: name is None or not name.endswith(".md.j2"),
         undefined=StrictUndefined,
         trim_blocks=True,

@@ -322,7 +322,9 @@ def build_series_table(entries: Sequence[SeriesEntry], *, width: int = 0) -> str
     remarks: dict[str, list[str]] = {}  # names of the entries, by the remark
     for entry in entries:
         sentences = []
-        # Only a dry run leaves an entry "to run"; its reason is the key of the case that would run.
+        # Only a dry run leaves an entry "to run". Its reason is then no reason, but what would run:
+        # case, framework, hardware, and the numbers of nodes, of ranks on each and of launches,
+        # such as `toy:pytorch_2.13:cpu:1:2:1`.
         if entry.reason and entry.state == "to run":
             sentences.append(f"to run as {entry.reason}")
         # "left": the series was stopped before the entry's last launch; the reason says "stopped".

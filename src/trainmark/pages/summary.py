@@ -100,7 +100,8 @@ def choose_badge(*works: Sequence[Record]) -> tuple[Phrase, Tone]:
     worst grade.
 
     Args:
-        works: of each work, a case with its settings and devices, the records of its launches.
+        works: the records of the launches of each work. A work is a case with its settings and
+            devices.
     """
     launches = [record for records in works for record in records]
     num_passed = sum(record.passed for record in launches)
@@ -364,14 +365,12 @@ def _list_inconclusive_checks(records: Sequence[Record]) -> list[Phrase]:
     Args:
         records: of all launches of a run.
     """
-    # One text for each code, though several launches may have the same finding. It is that of the
-    # first launch, which is written last.
-    text_by_code = {
-        finding.code: translate_message(record, finding)
-        for record in reversed(records)
-        for finding in record.findings
-        if finding.code in INCONCLUSIVE_REPLAYS
-    }
+    # Several launches may have the same finding, so each code has one text, of the first launch.
+    text_by_code: dict[str, Phrase] = {}
+    for record in records:
+        for finding in record.findings:
+            if finding.code in INCONCLUSIVE_REPLAYS and finding.code not in text_by_code:
+                text_by_code[finding.code] = translate_message(record, finding)
     return list(text_by_code.values())
 
 

@@ -337,7 +337,7 @@ def _compare_figure(spec: FigureSpec, counted: CountedLaunches, threshold: float
     }
     verdict = _judge_interval(low, high, spec, threshold)
     code = f"verdict.{verdict}"  # of the sentence; the cases below have sentences of their own
-    if drift is not None:  # it may explain the difference, so that nothing is concluded
+    if drift is not None:  # it may cause a difference or hide one, so nothing is concluded
         verdict = "too_noisy"
         code = "compare_trend"
         args["change"] = drift
@@ -426,7 +426,8 @@ def _compare_quality(a: Side, b: Side) -> tuple[ComparisonVerdict, Message | Non
     """Return the verdict on the quality of B, and its sentence; None: no target was set.
 
     B misses the target if most launches of A reach it and most launches of B do not: a few may miss
-    it by chance.
+    it by chance. If all launches of A reach it and some of B miss it, but not most, the verdict is
+    "too_noisy". Otherwise it is "no_difference", also if A itself misses the target at times.
     """
     # ``judged``: number of launches with a target; ``reached``: how many of them reached it.
     if not a.judged or not b.judged:

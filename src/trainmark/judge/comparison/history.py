@@ -134,8 +134,9 @@ def assess_newest(values: Sequence[float], edges: Sequence[int] | None = None) -
             last_segment_start = edges[-2]
             return Assessment(before, after, noise=0.0, step_index=last_segment_start, drift=None)
 
-    # Without a recent step, the newest value is compared with the others of its segment, which has
-    # at least ``MIN_SEGMENT_RUNS`` values.
+    # No recent step counts: there is none, it is too small, or the newest value is nearer to the
+    # level before it. In each case the newest value is compared with the others of its segment,
+    # the last one, which has at least ``MIN_SEGMENT_RUNS`` values.
     expected = float(np.median(segments[-1][:-1]))
     residuals = [segment - median for segment, median in zip(segments, levels, strict=True)]
     sigma = estimate_sigma(np.concatenate(residuals))

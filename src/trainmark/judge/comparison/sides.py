@@ -195,8 +195,8 @@ def find_work_differences(
     _reject_copies(records)
     works = [_describe_reported_work(record) for record in records]
     known_keys = dict.fromkeys(name for work in works for name in work)
-    # A field that a recipe does not have is None, which differs from any value. A fact that ranks
-    # did not report stays absent, which differs from no value.
+    # A field that a recipe does not have is None, which differs from all other values. A fact that
+    # the ranks of a launch did not report stays absent, and is no difference to other launches.
     recipe_fields = [name for name in known_keys if name not in _REPORTED_BY_RANKS]
     works = [dict.fromkeys(recipe_fields) | work for work in works]
     allowed_keys = [FIELD_ALIASES.get(key, key) for key in allow]

@@ -303,7 +303,8 @@ def build_ranks(record: Record) -> Section | None:
 def _format_with_reason(record: Record, column: str, cell: Phrase) -> Phrase:
     """Return a cell of the table of ranks, with the reason if nothing was measured for it.
 
-    The reason is that of the figure over all ranks to which the column belongs.
+    ``_FIGURE_OF_COLUMN`` names a figure of the record for the column. The record has this figure
+    over all ranks; the reason is the one why it is missing there.
 
     Args:
         column: the column's key, such as ``step_ms``.

@@ -214,7 +214,7 @@ def _find_other_work(record: Record) -> Limit | None:
 def _find_small_batch(record: Record) -> Limit | None:
     """Return a limit if the device computes slowly and has free memory for a larger batch."""
     rate = record.figure("MAMFU")  # share of the measured matmul rate, in percent
-    used = record.figure("mem")  # memory of a device that was used at most
+    used = record.figure("mem")  # peak memory in use, of the device that used the most
     total = record.figure("mem_total")
     if rate is None or not used or not total:
         return None

@@ -144,7 +144,8 @@ def format_settings(settings: Mapping[str, Any]) -> str:
 def select_launches(launches: list[Launch]) -> list[Launch]:
     """Return the passed launches with a speed that may be quoted.
 
-    Of a case on a machine that has none of these, return all passed launches with a speed.
+    A machine is a device with a number of ranks. Of a case on a machine that has none of these,
+    return all passed launches with a speed.
 
     Args:
         launches: of any runs and cases.
@@ -157,7 +158,7 @@ def select_launches(launches: list[Launch]) -> list[Launch]:
 
 
 def _get_case_and_machine(launch: Launch) -> tuple[Any, ...]:
-    """Return what is the same for all launches of a case on one machine."""
+    """Return the case, and the machine as its device and number of ranks."""
     return tuple(launch[key] for key in _MACHINE_KEYS)
 
 

@@ -179,23 +179,26 @@ def _build_case_table(runs: Iterable[Run], links: Links) -> Table:
 
 
 def _build_bars(works: dict[str, list[Launch]]) -> tuple[Block, ...]:
-    """Return the mean speeds, with the power, as bars for each work that several devices did.
+    """Return bars that compare the speeds of devices, with their power.
+
+    A work is all that must be equal for launches to be comparable, with the devices. Works that
+    differ only in their devices form a group. Each group of at least two has a block, with a bar
+    for each work.
 
     Args:
-        works: launches of each work on one device, by the work's name; the fastest work first.
+        works: launches of each work, by the work's name; the fastest work first.
     """
-    # Launches of each device, by the work apart from its devices: the column ``comparable`` has a
-    # hash of it.
-    device_launches_by_work: dict[str, list[list[Launch]]] = {}
+    # The column ``comparable`` has a hash of the work without its devices.
+    groups: dict[str, list[list[Launch]]] = {}  # the launches of each work of a group, by this hash
     for launches in works.values():
-        device_launches_by_work.setdefault(launches[0]["comparable"], []).append(launches)
+        groups.setdefault(launches[0]["comparable"], []).append(launches)
     blocks: list[Block] = []
-    for device_launches in device_launches_by_work.values():
-        if len(device_launches) < 2:
+    for group in groups.values():
+        if len(group) < 2:
             continue
-        highest_speed = get_known_speed(device_launches[0])  # its bar has the whole width
+        highest_speed = get_known_speed(group[0])  # its bar has the whole width
         bars = []
-        for launches in device_launches:
+        for launches in group:
             speed = get_known_speed(launches)
             power = compute_mean(launches, "power")
             unit = get_speed_unit(launches[0])
@@ -212,7 +215,7 @@ def _build_bars(works: dict[str, list[Launch]]) -> tuple[Block, ...]:
                 )
             )
         # The title names recipe, precision and number of ranks.
-        work = " · ".join(format_work_values(device_launches[0][0], WORK_KEYS))
+        work = " · ".join(format_work_values(group[0][0], WORK_KEYS))
         title = phrase("site.same_work", what=work)
         blocks.append(Bars(title, tuple(bars)))
     return tuple(blocks)
