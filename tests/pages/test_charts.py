@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import xml.etree.ElementTree as ET
 from dataclasses import replace
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -26,6 +27,7 @@ from support.telemetry_files import (
 from trainmark.pages import charts, rendering
 from trainmark.pages.comparison_charts import chart_overlays
 from trainmark.pages.document import Chart, Table
+from trainmark.pages.pictures import to_svg
 from trainmark.pages.sections import figures
 from trainmark.pages.telemetry_charts import chart_over_time
 from trainmark.pages.texts import Missing, phrase, translate
@@ -232,6 +234,20 @@ def test_the_warm_up_is_shaded() -> None:
         charts.chart_step_time(read_golden_record(time_ns=[10] * 8 + [10 * 21]))
     )
     assert translate(spiked.title, "zh") == "步耗时（ms），对数坐标；阴影部分为预热"
+
+
+def test_labels_of_a_logarithmic_axis_do_not_overlap() -> None:
+    # 3 and 30 have no label: they would be too close to 2 and 20. Letters are 14 px high.
+    chart = charts.chart_step_time(read_golden_record(time_ns=[1_000_000] * 8 + [200_000_000]))
+    assert chart is not None
+    labels = re.findall(
+        # Of a label at the left: its height and its text; those left out have an opacity of 0.
+        r'<text text-anchor="end"[^>]*translate\(-\d+,([\d.]+)\)[^>]*opacity="1">(\d+)<',
+        to_svg(chart, "en"),
+    )
+    assert [text for _, text in labels] == ["1", "2", "4", "10", "20", "40", "100", "200"]
+    heights = [float(height) for height, _ in labels]  # from the bottom up
+    assert min(lower - upper for lower, upper in pairwise(heights)) > 14
 
 
 def read_sampled_record(tmp_path: Path, world: int = 2) -> Record:

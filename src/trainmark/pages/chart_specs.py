@@ -18,6 +18,9 @@ Spec = dict[str, Any]
 # Pixels of a static picture; a wide screen shows two side by side.
 WIDTH = 640
 HEIGHT = 190
+# Of two labels of a logarithmic axis with less space between them, the second is left out: without
+# this limit, 2 and 3 overlap in a browser, whose letters are higher than Vega assumes.
+_LABEL_SEPARATION = 9
 # Labels of an axis, from 10 million on with a power of ten: a diverging loss may have 30 digits.
 _SHORT_NUMBER = "abs(datum.value) < 1e7 || !datum.label ? datum.label : format(datum.value, '.2~e')"
 # The rows are far enough apart for the letters of a narrow screen, which base.css makes larger.
@@ -316,6 +319,9 @@ def _draw_steps_line(style: Spec, *, dataset: str = "steps", scale: Spec | None 
         scale: Vega-Lite's scale for the axis of the values; None: a linear one, which need not
             contain zero.
     """
+    value_axis: Spec = {"labelExpr": _SHORT_NUMBER}
+    if scale and scale.get("type") == "log":
+        value_axis |= {"labelOverlap": "greedy", "labelSeparation": _LABEL_SEPARATION}
     return {
         "data": {"name": dataset},
         "mark": {"type": "line", **style},
@@ -331,7 +337,7 @@ def _draw_steps_line(style: Spec, *, dataset: str = "steps", scale: Spec | None 
                 "field": "value",
                 "type": "quantitative",
                 "title": None,
-                "axis": {"labelExpr": _SHORT_NUMBER},
+                "axis": value_axis,
                 "scale": scale or {"zero": False},
             },
         },
