@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import shutil
 
 import pyarrow.parquet as pq
 import pytest
@@ -111,6 +112,7 @@ def test_text_is_printed_or_replaces_a_whole_file(form, run, cli, tmp_path):
 
 def test_impossible_export_is_refused_with_the_reason(run, cli, tmp_path):
     _, folder = run
+    copy = shutil.copytree(folder, tmp_path / "copy")
     _, other_folder = write_two_ranks(tmp_path / "other", run_id="other")
     (tmp_path / "file").touch()  # nothing can be written below a file
     for form, args, reported in (
@@ -118,7 +120,8 @@ def test_impossible_export_is_refused_with_the_reason(run, cli, tmp_path):
         ("csv", ("-o", tmp_path / "file" / "x"), "cannot write"),
         ("parquet", ("-o", tmp_path / "file" / "x"), "cannot write"),
         ("perflog", (other_folder,), "2 runs cannot be written to one log"),
-        ("csv", (folder,), "the same run is given twice"),
+        ("csv", (folder,), "the same run is given twice\n"),  # the same folder
+        ("csv", (copy,), f"as {folder} and {copy}"),
     ):
         code, out, err = cli("export", folder, *args, "--to", form)
         assert (code, out) == (2, "")

@@ -11,6 +11,7 @@ from trainmark.cli.output import (
     explain_write_errors,
     fail_if_damaged,
     print_text,
+    reject_repeated_runs,
     write_text,
 )
 from trainmark.errors import RecordError, UsageError
@@ -36,7 +37,6 @@ def export(
     records are still written.
     """
     from trainmark.export.tables import render_text, write_parquet
-    from trainmark.record.work import reject_duplicates
     from trainmark.results.selection import select_results
 
     selection = select_results(runs or [])
@@ -45,7 +45,7 @@ def export(
             "no record found", rule="only runs can be exported, not rows of result pages"
         )
     # If a run is given twice, a program that sums or averages the rows would count it twice.
-    reject_duplicates(record.run_id for record in selection.records)
+    reject_repeated_runs(selection)
     if form == "parquet":
         if output is None:
             raise UsageError(

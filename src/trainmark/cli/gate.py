@@ -120,7 +120,7 @@ def _judge_runs(
     from trainmark.record.work import reject_duplicates
 
     # A launch that is given twice would count as two measurements.
-    reject_duplicates(record.run_id for record in checked.records)
+    reject_duplicates((record.run_id for record in checked.records), checked.places)
     judgements: list[Judgement] = []
     if baseline is not None:
         judgements += judge_against_baseline(

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from trainmark.cli.streams import LostOutputError, drop_output, flush_output
-from trainmark.errors import EXIT_FAILED, EnvironmentFault, escape_controls
+from trainmark.errors import EXIT_FAILED, EnvironmentFault, UsageError, escape_controls
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -113,6 +113,21 @@ def print_faults(faults: Iterable[TrainmarkError]) -> None:
     """Print to standard error what is skipped because it cannot be used, and why."""
     for fault in faults:
         print_remark(fault)
+
+
+def reject_repeated_runs(selection: Selection) -> None:
+    """Refuse a run that is given twice, because its launches would count twice.
+
+    Raises:
+        UsageError: a run is given twice. Records that cannot be read are printed first.
+    """
+    from trainmark.record.work import reject_duplicates
+
+    try:
+        reject_duplicates((record.run_id for record in selection.records), selection.places)
+    except UsageError:
+        print_faults(selection.skipped)
+        raise
 
 
 def select_records(words: Sequence[str]) -> Selection:

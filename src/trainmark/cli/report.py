@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from trainmark.cli.options import Json, Lang, Output
-from trainmark.cli.output import fail_if_damaged, write_bytes, write_text
+from trainmark.cli.output import fail_if_damaged, reject_repeated_runs, write_bytes, write_text
 from trainmark.errors import UsageError, escape_controls
 
 if TYPE_CHECKING:
@@ -105,11 +105,10 @@ def _select_runs(words: Sequence[str]) -> Selection:
     Raises:
         UsageError: a run is given twice, so that its launches would count twice.
     """
-    from trainmark.record.work import reject_duplicates
     from trainmark.results.selection import select_results
 
     selection = select_results(words, rows=False)  # no published rows: only runs have a page
-    reject_duplicates(record.run_id for record in selection.records)
+    reject_repeated_runs(selection)
     return selection
 
 

@@ -7,7 +7,7 @@ of a record's figures, so that rows and records are compared and audited by the 
 from __future__ import annotations
 
 import json
-from collections import Counter, defaultdict
+from collections import defaultdict
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from pydantic import Field, PositiveInt
@@ -254,15 +254,30 @@ def find_differing_settings(runs: Iterable[tuple[str, Mapping[str, Any]]]) -> li
     return [name for name in names if name in differing and name not in _NOT_WORK]
 
 
-def reject_duplicates(run_ids: Iterable[str]) -> None:
+def reject_duplicates(run_ids: Iterable[str], places: Iterable[object] | None = None) -> None:
     """Refuse a run that is given twice.
+
+    Args:
+        run_ids: ids of all given runs.
+        places: path of each, which the error names; None: they are not known.
 
     Raises:
         UsageError: a run id occurs twice.
     """
-    for run_id, count in Counter(run_ids).items():
-        if count > 1:
-            raise UsageError("the same run is given twice", where=run_id, fix="pass it only once")
+    ids = list(run_ids)
+    paths = ["" for _ in ids] if places is None else [str(place) for place in places]
+    paths_by_id: dict[str, list[str]] = {}
+    for run_id, path in zip(ids, paths, strict=True):
+        paths_by_id.setdefault(run_id, []).append(path)
+    for run_id, paths_of_run in paths_by_id.items():
+        if len(paths_of_run) == 1:
+            continue
+        what = "the same run is given twice"
+        first, second = paths_of_run[:2]
+        if first != second:  # copies of one run
+            what = f"the same run is given twice, as {first} and {second}"
+            raise UsageError(what, where=run_id, fix="pass only one of them")
+        raise UsageError(what, where=run_id, fix="pass it only once")
 
 
 def identify_result(result: Result) -> str:

@@ -66,7 +66,8 @@ def pack(runs: Sequence[Sequence[Path]], output: Path) -> Manifest:
     try:
         # All launches are checked before the first one is copied.
         plans = {path: _read_verifiable_plan(path) for launches in runs for path in launches}
-        reject_duplicates(plans[path].run_id for launches in runs for path in launches)
+        paths = [path for launches in runs for path in launches]
+        reject_duplicates((plans[path].run_id for path in paths), paths)
         with tempfile.TemporaryDirectory() as temporary, write_atomically(output) as file:
             for run_number, launches in enumerate(runs, 1):
                 for launch_number, path in enumerate(launches, 1):
