@@ -152,7 +152,7 @@ def test_a_counter_is_interpolated_at_both_edges(
         ([(0, 1.0), (5, 0.5), (10, 9.0)], "counter_wrong"),  # it falls
         ([(0, 1.0), (9, 5.0), (12, 0.0)], "counter_wrong"),  # it falls after the interval
         ([(0, 1.0), (5, 1.0), (10, 1.0)], "counter_wrong"),  # it stands still
-        ([(-1, 0.0), (1, 1.0), (10, 5.0)], "counter_read_seldom"),  # not for 9 s
+        ([(-1, 0.0), (1, 1.0), (10, 5.0)], "counter_read_seldom"),  # not for 2 s around 0
     ],
 )
 def test_unknown_difference_is_none_with_a_reason(
@@ -160,7 +160,8 @@ def test_unknown_difference_is_none_with_a_reason(
 ) -> None:
     # ``readings`` are pairs of time in seconds and the counter's value; the interval is 0 to 10 s.
     # ``interpolate_counter`` returns the energy (``joules``) or a reason, by its code.
-    # A counter must be read around the interval, often enough, and must rise.
+    # A counter must be read around the interval, and must rise. At an edge of the interval it may be
+    # interpolated only over a tenth of the interval, here 1 s.
     difference = interpolate_counter((0, 10), readings)
     assert difference.joules is None
     assert difference.reason is not None

@@ -63,6 +63,8 @@ def measure_replays(tmp_path: Path) -> Any:
     ) -> Measurement:
         """Return the measurement of ranks with these repeats after a window.
 
+        The steps of a repeat need not be those of the window: nothing compares them.
+
         Args:
             replay_every: the recipe's ``replay_every_windows``; None: no window is to be repeated.
             nproc: ranks of each node.

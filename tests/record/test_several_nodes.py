@@ -41,6 +41,8 @@ COMMON_ENVIRONMENT = {
 def run_dir(tmp_path: Path) -> Path:
     """Return the folder of a run on three nodes, which have not written anything yet."""
     plan = json.loads((GOLDEN / "plan_toy.json").read_text(encoding="utf-8"))
+    # Without the plan's labels, of which one says that the data are generated: the record's labels
+    # are then only those that follow from the events.
     plan |= {"nnodes": 3, "nproc": 1, "launcher": "slurm", "labels": []}
     folder = write_run(tmp_path / "run", [launch_event(argv=["trainmark"])])
     (folder / "plan.json").write_text(json.dumps(plan))

@@ -122,12 +122,21 @@ def test_a_rank_that_waits_for_data_makes_all_ranks_wait(find_skew: Any) -> None
 def test_a_rank_that_begins_its_windows_first_and_waits_in_them_is_not_slow(
     tmp_path: Path,
 ) -> None:
-    # The first step of a window is longer for the rank that begins it earlier; the other steps, and
-    # the windows, are equally long. Each of two ranks has three windows of 8 steps: a first one of
-    # 180 or 200 ms, and seven of 100 ms. Ranks are compared by their median step, 100 ms in both.
+    # Each of two ranks has three windows of 8 steps. Rank 0 begins each of them 80 ms earlier, and
+    # waits that long in its first step, which takes 180 ms; all other steps take 100 ms, and both
+    # ranks end a window together. By the mean step, 110 ms and 100 ms, rank 0 would be slow: the
+    # limit is 5% more than the other. Ranks are compared by their median step, 100 ms in both.
     windows_of_ranks = [
-        [make_window(0, 900 * MS, step_ns=[first * MS] + [100 * MS] * 7, samples=[4] * 8)] * 3
-        for first in (180, 200)
+        [
+            make_window(
+                (start + 80 - waiting) * MS,
+                (start + 880) * MS,
+                step_ns=[(100 + waiting) * MS] + [100 * MS] * 7,
+                samples=[4] * 8,
+            )
+            for start in (0, 1000, 2000)
+        ]
+        for waiting in (80, 0)
     ]
     run = write_run(tmp_path / "run", [launch_event()], *windows_of_ranks)
     assert list_slow_ranks(run, ranks=2, nproc=1) == []

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from trainmark.errors import EnvironmentFault, RecordError
+from trainmark.errors import EnvironmentFault
 from trainmark.results import archive, bundle
 
 if TYPE_CHECKING:
@@ -100,14 +100,15 @@ def test_figures_that_contradict_their_evidence_are_found(bundle_path: Path) -> 
     assert "evidence_disagrees" in broken
 
 
-VALID_ENTRY = {"name": "1-toy/record.json", "bytes": 1, "sha256": "0" * 64}  # of the manifest
+# A file in the manifest. Its hash is that of no file, but has the form of one.
+VALID_ENTRY = {"name": "1-toy/record.json", "bytes": 1, "sha256": "0" * 64}
 
 
 @pytest.mark.parametrize(
     "manifest",
     [
         {"schema_version": 1},  # an older version
-        {"files": []},
+        {"files": []},  # the schema wants at least one
         {"more": 1},  # an unknown key
         *(
             {"files": [VALID_ENTRY | {"name": name}]}
@@ -116,6 +117,9 @@ VALID_ENTRY = {"name": "1-toy/record.json", "bytes": 1, "sha256": "0" * 64}  # o
     ],
 )
 def test_invalid_manifest_is_refused(bundle_path: Path, manifest: dict[str, Any]) -> None:
+    # ``manifest`` has the changed keys. The schema is checked before the files are compared: exit
+    # code 2, not 1 as for an altered file. So the hashes of ``VALID_ENTRY``, an entry of the right
+    # form, need not be those of the content.
     items: dict[str, bytes | None] = {}  # changed contents by name; None removes a file
     names = [file["name"] for file in manifest.get("files", [])]
     if names:  # a bundle that has exactly the listed files, and not those of its runs
@@ -147,11 +151,16 @@ def test_invalid_archive_is_refused(tmp_path: Path, bundle_path: Path) -> None:
         with pytest.raises(archive.BundleError, match="not a bundle") as refused:
             bundle.verify(wrong)
         assert (refused.value.exit_code, refused.value.where) == (2, str(wrong))
-    # An empty file, a ZIP file without entries, and one that was cut off.
+    # An empty file, a ZIP file without entries, and one that was cut off. They have the name of a
+    # bundle, and so count as an altered one (exit code 1), not as a file of another kind.
     for content in (b"", b"PK\5\6" + bytes(18), bundle_path.read_bytes()[:-30]):
         path.write_bytes(content)
-        with pytest.raises(RecordError), archive.unpack_temporarily(path):
+        with (
+            pytest.raises(archive.AlteredError, match="was altered") as altered,
+            archive.unpack_temporarily(path),
+        ):
             pass
+        assert (altered.value.exit_code, altered.value.where) == (1, str(path))
 
 
 @pytest.mark.parametrize(

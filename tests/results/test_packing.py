@@ -91,8 +91,8 @@ def test_bundle_has_no_planted_secret_and_run_is_unchanged(run_dir: Path, tmp_pa
     """
     for name, text in FILES_WITH_SECRETS.items():
         (run_dir / name).write_text(text)
-    # Files that are not bundled.
-    for name in ("page.html", "page.zh.md", "artifacts/model.txt", "index/speed", ".hidden.txt"):
+    not_bundled = ("page.html", "page.zh.md", "artifacts/model.txt", "index/speed", ".hidden.txt")
+    for name in not_bundled:
         (run_dir / name).parent.mkdir(exist_ok=True)
         (run_dir / name).write_text(ALL_SECRETS)
     plan = json.loads((run_dir / "plan.json").read_text())
@@ -119,7 +119,11 @@ def test_bundle_has_no_planted_secret_and_run_is_unchanged(run_dir: Path, tmp_pa
     assert texts["1-toy/log.rank0.txt"].endswith("<secret>\nlast line\n")
     assert json.loads(texts["1-toy/cluster.json"])["user"] == "<user>"
     assert json.loads(texts["1-toy/plan.json"])["run_dir"] == "<run>"
-    assert not any(part in name for name in texts for part in ("artifacts", "page", "hidden"))
+    # The run's folder in the bundle has only files, and none of those that are not bundled: neither
+    # at its place nor without its subfolder.
+    assert all(name.count("/") == 1 for name in texts if name != "manifest.json")
+    file_names = {name.rpartition("/")[2] for name in texts}
+    assert not file_names & {name.rpartition("/")[2] for name in not_bundled}
     assert bundle.verify(path).exit_code == 0
     after = {path.name: path.read_bytes() for path in run_dir.iterdir() if path.is_file()}
     assert after == before

@@ -86,13 +86,14 @@ def test_text_similar_to_secrets_is_kept(redactor):
 
 
 def test_user_or_host_named_like_a_known_word_keeps_that_word(monkeypatch):
-    # "train" is a word of the program: the values of some keys of its files have such words, which
-    # a user or host of the same name must not make unreadable.
+    # "train" is a word of the program. A value that is this single word stays, although a
+    # user or host has the same name: otherwise files would become unreadable. ``kind`` has another
+    # word of the program, which is nobody's name.
     word = "train"
     document = {"event": word, "name": word, "labels": [word], "kind": "error"}
     assert make_redactor(monkeypatch, user=word, host=word).redact_document(document) == document
     redactor = make_redactor(monkeypatch, user=word)
-    # But as the value of such a key, and in free text, it is replaced.
+    # But if its key announces a user, and in longer text, it is replaced.
     redacted = redactor.redact_document({"user": word, "comment": f"by {word}"})
     assert redacted == {"user": "<user>", "comment": "by <user>"}
 

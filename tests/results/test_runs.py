@@ -47,7 +47,8 @@ def test_runs_of_plan_files_and_repeats_are_found(tmp_path: Path) -> None:
 @pytest.mark.parametrize("other", ["b", "b/r1", "r2/r1"])
 def test_run_of_a_plan_file_that_is_called_r1_is_no_repeat(tmp_path: Path, other: str) -> None:
     # P has the runs of a plan file, two: P/r1, and ``other`` or, as its only launch, the folder r1
-    # in it. No launch r2, r3, … is beside P/r1, so it is a run by itself.
+    # in it. Launches r1, r2, … of a folder are one run, but P/r1 is the only one in P that has a
+    # record: P/r2, if it exists, has only a folder with one.
     leave_records(tmp_path, "P/r1", f"P/{other}")
     assert sorted(find_run_names(tmp_path)) == sorted([["P/r1"], [f"P/{other}"]])
 

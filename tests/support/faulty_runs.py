@@ -167,6 +167,8 @@ def _check_missing_rank(record: Record, last: int) -> None:
         )
         (waiting,) = (group for group in recorded_cause.hang if group is not spinning)
         assert waiting["state"] == "waits"
+        # The others wait for the missing rank's gradients: on a CPU in the backward pass, which
+        # reduces them; on an accelerator, whose queue holds the reduction, in ``synchronize``.
         assert waiting["call"] in ("backward", "synchronize")
 
 

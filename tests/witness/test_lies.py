@@ -91,6 +91,6 @@ def test_all_but_two_dishonest_programs_are_detected(tmp_path):
         record = measure(folder, "liar.py", "--lie", lie, work=WORK)
         if revealing_codes & list_suspicions(record):  # one of them is enough
             found_lies.append(lie)
-    assert len(LIES) >= 20
+    assert len(LIES) >= 20  # so that a table that lost entries does not pass
     # Two of them may stay undetected: some depend on how the times of steps vary.
     assert len(found_lies) >= len(LIES) - 2, sorted(LIES.keys() - found_lies)
