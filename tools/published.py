@@ -13,7 +13,8 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trainmark.published.audit import RULES, audit, subject, views
+from trainmark.published.audit import RULES, audit, subject
+from trainmark.published.audit.views import view_row
 from trainmark.record.messages import render
 from trainmark.results.selection import select_results
 from trainmark.spec import message
@@ -126,7 +127,7 @@ def main(folder: str, *source: str) -> None:
     chosen = select_results([folder])
     below = [str(Path(row.file).relative_to(folder)) for row in chosen.rows]
     views = [
-        views.view_row(row.model_copy(update={"file": file}))
+        view_row(row.model_copy(update={"file": file}))
         for row, file in zip(chosen.rows, below, strict=True)
     ]
     found = audit(views)
