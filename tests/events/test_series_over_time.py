@@ -160,8 +160,8 @@ def test_unknown_difference_is_none_with_a_reason(
 ) -> None:
     # ``readings`` are pairs of time in seconds and the counter's value; the interval is 0 to 10 s.
     # ``interpolate_counter`` returns the energy (``joules``) or a reason, by its code.
-    # A counter must be read around the interval, and must rise. At an edge of the interval it may be
-    # interpolated only over a tenth of the interval, here 1 s.
+    # A counter must be read around the interval, and must rise. At an edge of the interval it may
+    # be interpolated only over a tenth of the interval, here 1 s.
     difference = interpolate_counter((0, 10), readings)
     assert difference.joules is None
     assert difference.reason is not None

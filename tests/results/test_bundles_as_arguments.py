@@ -137,8 +137,8 @@ def test_damaged_record_among_judged_runs_is_a_failed_judgement(
 ) -> None:
     # ``gate`` judges the runs of a folder, here a valid one and one whose record is cut off, by
     # earlier runs (``--history``). It prints a judgement on each figure; of a record that cannot be
-    # read there is one on "record" instead. ``--history`` needs some run; the valid one itself does,
-    # as this test is not about its verdict.
+    # read there is one on "record" instead. ``--history`` needs some run; the valid one itself
+    # does, as this test is not about its verdict.
     code, out, _ = cli("gate", run_dir.parent, "--history", run_dir, "--json")
     judged = [
         (judgement["figure"], judgement["verdict"]) for judgement in json.loads(out)["judgements"]

@@ -58,12 +58,12 @@ def _average_others_cpu_share(evidence: Evidence) -> dict[str, float]:
 
 def _find_common_software(evidence: Evidence) -> dict[str, str]:
     """Return the versions, by package, of the packages that all nodes have in the same version."""
-    softwares = [joined.software for joined in evidence.nodes.values()]
-    if not softwares:
+    versions_by_node = [joined.software for joined in evidence.nodes.values()]
+    if not versions_by_node:
         return {}
     return {
         name: version
-        for name, version in softwares[0].items()
+        for name, version in versions_by_node[0].items()
         # None: the package, or the driver, is not there.
-        if version is not None and all(other.get(name) == version for other in softwares)
+        if version is not None and all(other.get(name) == version for other in versions_by_node)
     }
