@@ -221,8 +221,9 @@ def test_speed_without_a_measured_one_is_named():
     assert [finding.code for finding in findings] == ["printed_unmeasured"]
 
 
-def test_output_without_a_speed_is_reported():
-    measurement = make_measurement({"tokens_per_second": []})
+@pytest.mark.parametrize("values", [[], [0.0, 0.0, 0.0]], ids=["no_line", "only_zeros"])
+def test_output_without_a_speed_is_reported(values):
+    measurement = make_measurement({"tokens_per_second": values})
     assert [x.code for x in find_in_printed(measurement, make_figures())] == ["printed_nothing"]
 
 

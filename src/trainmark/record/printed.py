@@ -178,8 +178,9 @@ def find_in_printed(
         if witness is not None and witness.spec.speed_line is None:
             yield message("printed_unknown")
         return
-    # There is an entry for each quantity of the user's pattern, but no line of the output matches.
-    if not any(speed.lines for speed in measurement.printed):
+    # There is an entry for each quantity of the user's pattern. It has no mean if no line of the
+    # output matches, or if no value is above 0: a value of 0 is no speed.
+    if all(speed.mean is None for speed in measurement.printed):
         yield message("printed_nothing")
         return
     comparisons = compare_printed(measurement, figures)
