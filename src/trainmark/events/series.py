@@ -92,7 +92,8 @@ _Lines = Iterator[tuple[str, Iterable[tuple[float, float]]]]  # name of a line, 
 def _draw_each(series: _Series) -> _Lines:
     """Yield a line of each device or host: its name, and points of time in seconds and value.
 
-    Of neighbouring readings, it has only the smallest and the largest.
+    A line has all readings of its device or host. If these are more than ``MAX_LINE_POINTS``, it
+    has only the smallest and the largest of each few neighbouring ones.
 
     Args:
         series: times and values of the readings, by the name of the device or host.

@@ -100,7 +100,7 @@ class RankTimeline(RankSums):
         used_bytes: highest reading of the memory in use; None: there was no reading.
         malformed_lines: number of lines that are not events of a rank.
         unfinished_ns: duration from the last event to the end that only the launcher saw; 0 if the
-            rank reported its end.
+            rank reported its end or an error.
     """
 
     rank: int
@@ -253,6 +253,7 @@ def read_rank(run_dir: Path, rank: int) -> tuple[RankTimeline, RankSteps]:
         return timeline, steps
     file = EventFile(path, read_event)
     for event in file:
+        # A rank writes its events in order of time, so that the last in the file is the latest.
         timeline.last_ns = event.t_ns
         match event:
             case events.Window():
@@ -280,8 +281,8 @@ def read_rank(run_dir: Path, rank: int) -> tuple[RankTimeline, RankSteps]:
         timeline.check_ns += timeline.trained.check_ns  # of the checks after the last window
     # Without the event ``Result``, ``timeline.result`` has no reading.
     timeline.add_memory_reading(timeline.result.used_bytes)
-    # Malformed are lines that cannot be read, and events that only the launcher may write, which
-    # were counted above.
+    # Malformed are lines that cannot be read, and events that ranks do not write, which were
+    # counted above. No run with such a line passes, so that their ``last_ns`` does not matter.
     timeline.malformed_lines += file.malformed_lines
     num_measured = timeline.phases["train"].steps
     if num_measured:  # they are the last ones: compile and warmup come before
@@ -368,7 +369,8 @@ def _set_launch_times(
     """Set ``launch_ns`` and ``unfinished_ns`` of each rank.
 
     ``launch_ns`` is the time of the launch on the rank's clock. ``unfinished_ns`` is the time from
-    the last event of a rank that did not report its end to the end that the launcher saw.
+    the last event of a rank to the end that the launcher saw. It is 0 if the rank reported its end
+    or an error: after an error a rank ends, or the probe in a user's own program stops measuring.
 
     Args:
         launch_events: on the clock of the first node.
@@ -380,6 +382,6 @@ def _set_launch_times(
     for rank in ranks:
         # From here on, ``rank.wall_ns`` counts from the launch.
         rank.launch_ns = launch_events.launch.t_ns - shifts_ns.get(rank.rank, 0)
-        # Only for a rank that started, and wrote neither its end nor an error.
+        # A rank that never started has no wall time.
         if not rank.finished and rank.error is None and rank.wall_ns is not None:
             rank.unfinished_ns = max(0, observed_end_ns - rank.wall_ns)

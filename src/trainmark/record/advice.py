@@ -111,9 +111,9 @@ def _advise_on_memory(plan: Plan, *, on_host: bool) -> Iterator[Message]:
         yield message("try.fewer_ranks", value=plan.nproc)
     if recipe["micro_batch_size"] > 1:
         yield message("try.lower_batch", value=recipe["micro_batch_size"])
-    # The memory of a host does not hold the numbers of its devices, so their precision does not
-    # matter there. It does hold those of a CPU, but ``on_host`` does not tell whether the ranks
-    # trained on the CPU.
+    # A lower precision makes the tensors on the devices smaller. They are in the host's memory only
+    # if the ranks trained on the CPU. ``on_host`` does not tell whether they did, so that another
+    # precision is not advised then.
     if recipe["precision"] in _WIDE_PRECISIONS and not on_host:
         yield message("try.bf16")
     # The field is a word in some cases, such as ``full``, and true or false in others.

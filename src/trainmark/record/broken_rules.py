@@ -99,7 +99,11 @@ def _check_steps(plan: Plan, run: RunTimeline) -> Iterator[Message]:
 
 
 def _check_epochs(plan: Plan, run: RunTimeline) -> Iterator[Message]:
-    """Compare the samples of epochs with the data; an epoch that was cut off may have fewer."""
+    """Compare the samples of epochs with the data; an epoch that was cut off may have fewer.
+
+    With tensor parallelism, several ranks train the same samples, but only one of them counts these
+    (see ``Batch.shared_samples``). So the sum over ranks counts each sample once.
+    """
     # Epochs are counted from 0: the first ``num_whole_epochs`` were whole on all ranks. A rank that
     # did not report the end of its training has no epoch that is known to be whole.
     num_whole_epochs = min(rank.trained.whole_epochs if rank.trained else 0 for rank in run.ranks)

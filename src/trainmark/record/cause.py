@@ -90,9 +90,11 @@ def find_failure(
 ) -> Cause | None:
     """Return what ended a run early, else that it missed its target; None: neither.
 
-    The order is that of cause and effect. The end of a cluster's job, or a stop of the ranks from
-    outside, makes ranks fail, so that it comes before the ranks' own failures. A rank that fails
-    does not report its end, so that its failure comes before lost events.
+    The order is that of cause and effect. If a node refuses to start its ranks, those of the other
+    nodes wait for them until they fail or are stopped, so that a refusal comes first. The end of a
+    cluster's job, or a stop of the ranks from outside, makes ranks fail, so that it comes before
+    the ranks' own failures. A rank that fails does not report its end, so that its failure comes
+    before lost events. The target comes last: only a run that reached its end can have missed it.
 
     Args:
         target: quality that the run must reach; None: it has none.

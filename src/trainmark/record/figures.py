@@ -238,8 +238,9 @@ def _compute_after_warmup(measurement: Measurement) -> dict[str, Figure]:
     # The phase ``train`` of a rank is its steps after the warm-up: sums of their times and counts.
     phases = [rank.phases["train"] for rank in measurement.ranks]
     slowest_rank_ns = max(phase.windows_ns for phase in phases)
-    # Percentiles and deviations of the step time; empty without a step. ``warmup``: number of
-    # steps before those that are measured.
+    # Percentiles of the step time and ``mad``, a deviation, in seconds; ``cv``, a deviation as a
+    # fraction of the mean. Empty without a step. ``warmup``: number of steps before those that are
+    # measured.
     times = summarize_step_times(np.array(steps.time_ns[steps.warmup :], np.int64))
     if not times or not slowest_rank_ns or not any(phase.steps for phase in phases):
         reason = message("no_step_after_warmup", steps=plan.recipe["warmup_steps"])
@@ -247,8 +248,8 @@ def _compute_after_warmup(measurement: Measurement) -> dict[str, Figure]:
     if any(phase.steps == 0 for phase in phases):
         reason = message("rank_without_measured_step")
         return dict.fromkeys(_FIGURES_AFTER_WARMUP, Figure(None, reason))
-    # What the case counts in its result. It is the name of a field of ``Phase``: samples, sequences
-    # or tokens.
+    # ``work_unit``: what the case counts in its result, ``samples`` or ``tokens``. A phase has a
+    # field of either name.
     work = sum(getattr(phase, plan.about.work_unit) for phase in phases)
     known_flops = [phase.model_flops for phase in phases if phase.model_flops is not None]
     flops_per_device = None
@@ -459,9 +460,10 @@ def _list_device_uses(measurement: Measurement, interval: IntervalName) -> list[
     if has_sampler_begun and telemetry.monitor is None and not has_monitor_failed:
         return message("devices_unmonitored")
     device_uses = [device.over[interval] for device in telemetry.devices]
+    # A rank has one device, which ranks may share. The devices of some ranks do not stand for those
+    # of all ranks.
     num_monitored_ranks = sum(len(device.ranks) for device in telemetry.devices)
-    # Ranks may share a device. The devices of some ranks do not stand for those of all ranks.
-    are_all_monitored = num_monitored_ranks >= len(measurement.ranks)
+    are_all_monitored = num_monitored_ranks == len(measurement.ranks)
     if not are_all_monitored or not all(use.readings for use in device_uses):
         return message("no_reading_in_interval")
     return device_uses

@@ -184,8 +184,8 @@ def _compare_with_limits(record: Record) -> Iterator[ComparedValue]:
     max_tokens = counts.sequences * recipe.get("seq_length", 0)
     yield from _check_limit("counts.tokens_padded", counts.tokens_padded, max_tokens)
     # No step is larger than the batches of all ranks, in unfinished runs and cases of other
-    # packages too. ``full_step_samples`` counts samples that several ranks share only once; a case
-    # of another package may count them once for each of these ranks, and so does this limit.
+    # packages too. ``full_step_samples`` counts a sample once, even if several ranks share it. A
+    # case of another package may count it once for each of these ranks, and so does this limit.
     # A user's own program has no such batch; only its plan has a ``witness``, how it is measured.
     if plan.witness is None:
         batch_of_rank = recipe["micro_batch_size"] * recipe["grad_accum_steps"]

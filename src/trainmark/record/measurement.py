@@ -140,11 +140,12 @@ class Measurement:
 
     @cached_property
     def spans(self) -> Spans:
-        """Return the spans, which are the parts of the wall time, of the rank that ended last.
+        """Return the spans of the rank that ended last: the parts of its time from launch to end.
 
-        The training is divided further: into waiting for data, computing, and the rest of windows,
-        which are some steps that are timed together.
+        The windows, each of which is some steps that are timed together, are divided further: into
+        waiting for data, computing, and the time between steps.
         """
+        # The times of all ranks begin at the launch, so the rank with the longest one ended last.
         # A rank that never started has the wall time None.
         last_rank = max(self.ranks, key=lambda rank: rank.wall_ns or 0)
         return Spans(

@@ -46,7 +46,8 @@ def reduce(run_dir: Path, *, files: list[Evidence] | None = None) -> Record:
     """Compute the record of the run in ``run_dir`` from its plan and events.
 
     A case may have figures of its own, besides those that all cases have. If its code for them
-    fails, the record has only those of all cases. The run has failed, if not for another cause.
+    fails, the record has only those of all cases, and this error is the cause of the run's failure,
+    unless the run failed before for another cause.
 
     Args:
         files: size and digest of the plan and event files, if a record already has them; None:

@@ -127,7 +127,7 @@ def _explain_unknown_steps(measurement: Measurement) -> Message | None:
     for facts in list_facts(measurement):
         # One number of steps for each optimizer that the probe saw.
         steps_of_optimizers = facts.get("optimizer_steps")
-        if not steps_of_optimizers:  # the rank did not report its end
+        if steps_of_optimizers is None:  # the rank did not report its end
             continue
         if len(steps_of_optimizers) != expected:
             return message(

@@ -99,7 +99,7 @@ class GptOssJob(NextTokenJob):
             top_k=recipe.top_k,
             ranks=ranks,
             device=self.stepper.device,
-            is_forced=recipe.routing != "trained",  # then the router does not choose the experts
+            is_forced=recipe.routing == "balanced",  # then the router does not choose the experts
         )
         for layer in layers:
             layer.meter = self.meter

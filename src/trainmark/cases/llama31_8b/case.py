@@ -161,7 +161,7 @@ def _make_standard_recipe(world: str) -> Llama31Recipe:
     micro_batch_size = 2  # config_H200_1x8x1_8b.sh:69
     samples_at_once = micro_batch_size * nodes * ranks_per_node  # on all ranks
     assert global_batch_size % samples_at_once == 0
-    max_steps = 1_200_000
+    max_steps = 1_200_000  # config_H200_1x8x1_8b.sh:74
     return Llama31Recipe(
         world=world,
         precision="bf16",

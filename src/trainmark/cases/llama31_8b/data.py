@@ -78,14 +78,17 @@ def predict(recipe: Llama31Recipe, world_size: int) -> Prediction:
         block_gradient=block_weights * FP32_BYTES // num_shards,
         whole_head_gradient=table * FP32_BYTES // tensor_parallel if is_sharded else 0,
     )
-    # Bytes that the allocator keeps after they are freed. FSDP2 gathers weights in streams of its
-    # own, and no other stream can use the memory that is freed there. The factor 2 is empirical: it
-    # brings estimates near to what an allocator reserved.
-    cached = 2 * gathered_weights * FP32_BYTES
-    # The library's kernels have all scores (logits) in memory at once. When the scores are freed,
-    # they leave memory that is too small for those of the next step. With FSDP2 it is not counted:
-    # without it, the estimate agrees with what an allocator reserved on a simulated card.
-    if not is_sharded and recipe.kernels == "library":
+    cached = 0  # bytes that the allocator keeps after they are freed
+    if is_sharded:
+        # FSDP2 gathers weights in streams of its own, and no other stream can use the memory that
+        # is freed there. The factor 2 is empirical: it brings estimates near to what an allocator
+        # reserved.
+        cached = 2 * gathered_weights * FP32_BYTES
+    elif recipe.kernels == "library":
+        # The library's kernels have all scores (logits) in memory at once. When the scores are
+        # freed, they leave memory that is too small for those of the next step. With FSDP2 it is
+        # not counted: without it, the estimate agrees with what an allocator reserved on a
+        # simulated card.
         cached = estimate_cached_scores(
             recipe.micro_batch_size * recipe.seq_length * recipe.vocab_size
         )
@@ -199,6 +202,7 @@ def _predict_block(recipe: Llama31Recipe, block_weights: int) -> _BlockBytes:
         # It also saves the results of matmuls and attention. Their widths: ``hidden`` of query,
         # attention, its projection and down; ``kv_size`` of key and value; ``ffn`` of gate and up.
         saved_results = column * (4 * hidden + 2 * kv_size + 2 * ffn)
+    # What is saved, the block's input and ``saved_results``, is not recomputed.
     recomputed = needed + copies - stream - saved_results
     return _BlockBytes(
         stream,

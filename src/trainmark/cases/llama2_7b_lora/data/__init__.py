@@ -91,6 +91,7 @@ def check(folder: Path, recipe: LlamaRecipe) -> DataFacts:
     if pretrained:
         for file in find_weight_files(model):
             _hash_weight_samples(file, digest)
+    # The quality is the score of the MMLU questions; only without them the validation rows count.
     eval_samples = len(reading.data.validation)
     if reading.data.mmlu:
         eval_samples = sum(len(subject.items) for subject in reading.data.mmlu)

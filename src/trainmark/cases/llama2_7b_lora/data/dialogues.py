@@ -208,6 +208,7 @@ def pack(
     """Concatenate documents and cut them into rows of ``seq_length`` tokens.
 
     Args:
+        documents: token ids of each document, at least one document and one id in each.
         pad_id: the id that pads the last row.
         drop_short: drop the last row if it is not full; there are no rows if all tokens together
             do not fill one.
