@@ -989,7 +989,7 @@ def test_interrupted_run_has_a_page(tmp_path):
         for document in page.build_documents([make_record(), broken])
     )
     assert "Toy classification · Fake CPU, 2 ranks · fp32" in interrupted.texts
-    reason = "failed, rank 0: rank 0 ended before it had written all its events"
+    reason = "failed: rank 0 ended before it had written all its events"
     assert reason in interrupted.texts
 
 

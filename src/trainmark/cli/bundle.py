@@ -62,7 +62,9 @@ def bundle(
     runs_to_pack = [launches for path in paths for launches in find_runs(path)]
     manifest = pack(runs_to_pack, output)
     print_text(str(output))
-    print_remark(f"{len(manifest.files)} files, {output.stat().st_size / 1e6:,.1f} MB")
+    num_bytes = output.stat().st_size
+    size = f"{num_bytes / 1e6:,.1f} MB" if num_bytes >= 1e6 else f"{num_bytes / 1e3:.1f} kB"
+    print_remark(f"{len(manifest.files)} files, {size}")
 
 
 def _push(paths: Sequence[Path], url: str) -> None:

@@ -298,7 +298,9 @@ def describe_failure(record: Record) -> Phrase:
     what: Phrase = phrase(f"status.{record.status}")
     if cause.place:  # what the rank was doing, such as ``evaluate``
         what = phrase("first.failed", what=what, place=term("place", cause.place))
-    if cause.rank is not None and record.plan.world_size > 1:  # a single rank needs no name
+    # A single rank needs no name. The sentences of some causes name the rank themselves.
+    names_rank = "rank" in cause.message.args
+    if cause.rank is not None and record.plan.world_size > 1 and not names_rank:
         what = join((what, f"rank {cause.rank}"))
     return join((what, translate_message(record, cause.message)), "colon")
 

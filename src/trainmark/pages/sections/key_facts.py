@@ -86,4 +86,4 @@ def _describe_memory(record: Record) -> Phrase:
     host_bytes = record.environment.get("memory_total_bytes") or device_bytes
     if host_bytes is None:
         return None
-    return phrase("key.host_memory", gib=f"{host_bytes / cells.GIB:.0f}")
+    return phrase("key.host_memory", gib=f"{host_bytes / cells.GIB:.1f}")
