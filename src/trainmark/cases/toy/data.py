@@ -74,24 +74,25 @@ def load(folder: Path) -> dict[str, Clouds]:
         try:
             with np.load(file) as arrays:
                 features = arrays["x"].astype(np.float32)
-                labels = arrays["y"].astype(np.int64)
+                labels = arrays["y"]
         except FileNotFoundError:  # only in a folder of --data; the case generates both files
             fix = "omit --data; the case generates its data"
             raise DataError("no such file", where=str(file), fix=fix) from None
         except (OSError, ValueError, KeyError, EOFError, BadZipFile) as error:
             raise DataError(f"cannot be read: {error}", where=str(file)) from None
-        if features.shape != (len(labels), FEATURES):
+        if labels.ndim != 1 or features.shape != (len(labels), FEATURES):
             raise DataError(
-                f"x has shape {features.shape}",
+                f"x has shape {features.shape}, y has shape {labels.shape}",
                 where=str(file),
-                rule=f"x must have shape (rows, {FEATURES})",
+                rule=f"x must have shape (rows, {FEATURES}), and y (rows,)",
             )
+        # Checked before they are converted, which would make a label of 0.5 a 0.
         invalid_rows = np.flatnonzero((labels != 0) & (labels != 1))
         if len(invalid_rows):
             raise DataError(
                 "the label is neither 0 nor 1", where=f"{file}, row {invalid_rows[0] + 1}"
             )
-        splits[split] = Clouds(features, labels)
+        splits[split] = Clouds(features, labels.astype(np.int64))
     return splits
 
 
