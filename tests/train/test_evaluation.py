@@ -43,6 +43,15 @@ def test_each_type_of_numbers_has_keys(dtype: torch.dtype) -> None:
     assert compute_row_keys(rows.t(), 7).tolist() == keys.tolist()  # not contiguous
 
 
+def test_a_single_label_of_a_column_has_the_key_of_its_value() -> None:
+    # A column of a matrix of width 20: its numbers are 20 places apart in memory. The first one
+    # alone is a tensor that counts as contiguous, although its stride is 20.
+    labels = torch.arange(60).reshape(3, 20)[:, 7]
+    assert labels[:1].is_contiguous()
+    assert labels[:1].stride() == (20,)
+    assert compute_row_keys(labels, 1).tolist() == compute_row_keys(torch.tensor([7]), 1).tolist()
+
+
 def test_zeros_at_the_end_of_rows_do_not_change_keys() -> None:
     # Six rows of five numbers, none of which is 0; with 11 zeros behind them, and before them.
     rows = torch.randint(1, 1000, (6, 5))

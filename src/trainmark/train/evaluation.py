@@ -111,6 +111,10 @@ def _sum_words(tensor: Tensor) -> Keys:
     multiplied by a factor that depends on its place. The hash is the sum, modulo 2 ** 64.
     """
     rows = tensor.detach().reshape(len(tensor), -1).contiguous()
+    # A single number may count as contiguous with any stride, which ``view`` refuses; a copy has
+    # the stride 1.
+    if rows.stride(-1) != 1:
+        rows = rows.clone(memory_format=torch.contiguous_format)
     data = rows.view(torch.uint8).numpy()  # (rows, bytes)
     padding = -data.shape[1] % _WORD_BYTES  # bytes up to the next whole word
     if padding:
