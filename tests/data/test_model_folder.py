@@ -319,6 +319,23 @@ def test_a_damaged_file_is_refused(tmp_path: Path, name: str, size: int) -> None
     assert caught.value.where == str(file)
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 1000\n",
+        "<html>not found</html>",
+        "hello",
+    ],
+)
+def test_file_of_text_is_not_reported_as_code(tmp_path: Path, text: str) -> None:
+    # A download may leave a pointer of git LFS or an error page under the name of the weights.
+    file = tmp_path / "weights.pt"
+    file.write_text(text)
+    with pytest.raises(DataError, match=r"damaged, or not a file that torch\.save wrote") as caught:
+        read_stored_weights(file)
+    assert caught.value.where == str(file)
+
+
 def test_code_in_a_pickle_is_refused_and_not_run(tmp_path: Path) -> None:
     class Trap:  # unpickling it would make a file
         def __reduce__(self) -> Any:

@@ -46,9 +46,9 @@ def read_state(file: Path, make_error: Fault) -> dict[str, Tensor]:
     module without torch.
 
     Args:
-        make_error: makes a ``DataError`` with the fix of the case and its rule: which files its
-            checkpoint must have. If the file has values other than tensors, the error names
-            the rule for these instead.
+        make_error: makes a ``DataError`` with the fix of the case and with the case's rule, which
+            says what files a checkpoint must have. If the file has values other than tensors, the
+            rule is replaced by one that says that every value must be a tensor.
 
     Raises:
         DataError: the file is missing or damaged, or has values other than tensors.
@@ -60,11 +60,7 @@ def read_state(file: Path, make_error: Fault) -> dict[str, Tensor]:
     try:
         content = load_file(file) if file.suffix == ".safetensors" else _read_pickle(file)
     except Exception as error:  # noqa: BLE001  the libraries raise whatever damage leads to
-        first_sentence = str(error).partition(". ")[0].partition("\n")[0]
-        what = f"damaged: {first_sentence or type(error).__name__}"
-        if isinstance(error, UnpicklingError):  # torch's message advises to allow code
-            what = "the file contains more than weights, and loading it would execute code"
-        raise make_error(what, where=str(file)) from None
+        raise make_error(_describe_read_error(error), where=str(file)) from None
     where = str(file)  # for the error
     state = content
     # A training checkpoint has the weights under ``module``, beside the optimizer's state.
@@ -75,6 +71,19 @@ def read_state(file: Path, make_error: Fault) -> dict[str, Tensor]:
         rule = "every entry of a checkpoint must be a tensor"
         raise make_error("the file contains no named tensors", where=where, rule=rule)
     return state
+
+
+def _describe_read_error(error: Exception) -> str:
+    """Return what is wrong with a file of weights, by the error that a library raised for it."""
+    # The words of torch for a byte that is no instruction of a pickle, as in a file of text.
+    is_no_pickle = isinstance(error, UnpicklingError) and "Unsupported operand" in str(error)
+    # The text of a LookupError is only a key: an instruction of the pickle uses what is not there.
+    if is_no_pickle or isinstance(error, LookupError):
+        return "damaged, or not a file that torch.save wrote"
+    if isinstance(error, UnpicklingError):  # torch's own message advises to allow code
+        return "the file contains more than weights, and loading it would execute code"
+    first_sentence = str(error).partition(". ")[0].partition("\n")[0]
+    return f"damaged: {first_sentence or type(error).__name__}"
 
 
 def _read_pickle(file: Path) -> Any:
