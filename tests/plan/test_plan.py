@@ -296,6 +296,23 @@ def test_windows_that_an_epoch_ends_early_count_for_repeats(resolve: Any) -> Non
     assert resolve(assignments=args, nproc=2).recipe["replay_every_windows"] == 7
 
 
+def test_windows_that_an_evaluation_ends_early_count_for_repeats(resolve: Any) -> None:
+    # An epoch of the toy case is 32 steps of 128 samples on two ranks. An evaluation after every
+    # 256 samples ends a window after every second step: the 22 steps after the warm-up are 11
+    # windows, although a window may have 10 steps. The limit is above that, because it does not
+    # assume where windows begin.
+    args = ["max_epochs=1", "warmup_steps=10", "window_steps=10"]
+
+    plan = resolve(
+        assignments=[*args, "eval_every_samples=256", "replay_every_windows=11"], nproc=2
+    )
+
+    assert plan.recipe["replay_every_windows"] == 11
+    # No interval of evaluations makes more windows than measured steps.
+    with pytest.raises(UsageError, match="the run has at most 22 measured windows"):
+        resolve(assignments=[*args, "eval_every_samples=1", "replay_every_windows=23"], nproc=2)
+
+
 def make_sized_case() -> cases.Case:
     """Return the toy case with recipes for one and eight ranks; ``tiny`` alone generates data."""
     generated, real = Recipe(data="generated"), Recipe()

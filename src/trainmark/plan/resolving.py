@@ -91,9 +91,16 @@ def _check_replay_windows(recipe: Recipe, train_samples: int, *, world_size: int
     if recipe.max_steps is not None:
         num_steps = min(num_steps, recipe.max_steps)
     num_epochs = ceil(num_steps / steps_per_epoch)
-    max_windows = ceil(max(0, num_steps - recipe.warmup_steps) / recipe.window_steps)
-    # Each epoch but the last may end a window early, after which one more is needed.
+    measured_steps = max(0, num_steps - recipe.warmup_steps)
+    max_windows = ceil(measured_steps / recipe.window_steps)
+    # Each epoch but the last may end a window early, after which one more is needed. So may each
+    # evaluation that is due within an epoch, after a number of samples.
     max_windows += num_epochs - 1
+    if recipe.eval_every_samples is not None:
+        num_samples = num_steps * samples_per_step  # or fewer: the last step of an epoch has less
+        samples_after_first = num_samples - (recipe.eval_from_sample or recipe.eval_every_samples)
+        max_windows += max(0, samples_after_first // recipe.eval_every_samples + 1)
+    max_windows = min(max_windows, measured_steps)  # a window has at least one step
     if max_windows < interval:
         raise UsageError(
             f"replay_every_windows={interval}, but the run has at most {max_windows} measured "
