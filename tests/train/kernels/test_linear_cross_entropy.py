@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trainmark.train.kernels.linear_cross_entropy import linear_cross_entropy_sum
+from trainmark.train.kernels.linear_cross_entropy import (
+    _LinearCrossEntropy,
+    linear_cross_entropy_sum,
+)
 
 
 def make_inputs(rows: int, classes: int, *, scale: float = 1.0) -> tuple[torch.Tensor, ...]:
@@ -85,6 +90,29 @@ def test_ignored_targets_add_nothing_to_loss_or_gradients() -> None:
     frozen = linear_cross_entropy_sum(hidden, weight.detach(), targets, ignored=-100)
     (frozen_gradient,) = torch.autograd.grad(frozen, hidden)
     torch.testing.assert_close(frozen_gradient, expected[0])
+
+
+@pytest.mark.parametrize("is_sharded", [False, True])
+def test_ignored_target_may_be_the_number_of_a_padding_row(
+    is_sharded: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Classes 0 to 5, and two rows of padding, 6 and 7. Rows 0 and 4 are ignored, by the target 7.
+    hidden, weight, targets = make_inputs(rows=9, classes=8)
+    targets %= 6
+    targets[[0, 4]] = 7
+    is_counted = targets != 7
+    plain = torch.nn.functional.cross_entropy(
+        hidden[is_counted] @ weight[:6].t(), targets[is_counted], reduction="sum"
+    )
+    expected = torch.autograd.grad(plain, (hidden, weight))
+    # A group of one rank, whose sums over ranks are the numbers themselves.
+    monkeypatch.setattr(torch.distributed, "all_reduce", lambda *_args, **_options: None)
+    group: Any = object() if is_sharded else None
+    loss = _LinearCrossEntropy.apply(  # type: ignore[no-untyped-call]
+        hidden, weight, targets, group, 6, 4, torch.float32, 0, 7
+    )
+    torch.testing.assert_close(loss, plain)
+    torch.testing.assert_close(torch.autograd.grad(loss, (hidden, weight)), expected)
 
 
 @pytest.mark.parametrize("ignored", [None, -100])

@@ -218,6 +218,10 @@ def _convert_to_gradient(
     # Whether the target of each row is a class of this rank, by which ``scores`` can be indexed.
     if group is not None:
         is_local = (targets >= 0) & (targets < scores.size(1))
+        if is_counted is not None:
+            # The target of another row may be the number of a padding row of the weight. The score
+            # of padding is -inf, and a loss of infinity times the row's weight, 0, were NaN.
+            is_local &= is_counted
     elif is_counted is not None:
         is_local = is_counted  # the target of any other row is no class
     else:  # all: an invalid target must fail in ``gather``, not count as class 0
