@@ -207,19 +207,40 @@ class Silent:
 def test_rank_refuses_a_recipe_that_planning_could_not_check(sync_device: SyncDevice) -> None:
     # ``Silent`` is a vendor that tells planning the memory of a rank only if it is ``known``.
     # ``make_gpt_recipe``: a published recipe of the case ``gpt_megatron``.
-    plan: Any = SimpleNamespace(
-        case="gpt_megatron", world_size=1, nproc=1, data=SimpleNamespace(folder="none")
-    )
+    plan: Any = SimpleNamespace(case="gpt_megatron", world_size=1, nproc=1, node_processes=0)
     # A device of 8 GiB, all of it free. The recipe needs more: about 20 GiB were measured.
     memory = MemoryUse(allocator_peak_bytes=None, used_bytes=0, total_bytes=8 * GIB, scope="device")
     sync_device.memory = lambda: memory  # type: ignore[method-assign]
     vendor: Any = Silent(known=None)  # planning did not know the memory
     with pytest.raises(EnvironmentFault, match=r"a rank needs about .*, but only 8\.0 GiB"):
-        agree_on_memory(plan, make_gpt_recipe(), vendor, sync_device)
+        agree_on_memory(plan, make_gpt_recipe(), vendor, sync_device, Path())
     vendor.known = RankMemory(1)  # planning knew the memory and accepted it
-    assert agree_on_memory(plan, make_gpt_recipe(), vendor, sync_device) == RankMemory(8 * GIB)
+    assert agree_on_memory(plan, make_gpt_recipe(), vendor, sync_device, Path()) == RankMemory(
+        8 * GIB
+    )
     plan.case, vendor.known = "toy", None  # a case without an estimate
-    assert agree_on_memory(plan, make_gpt_recipe(), vendor, sync_device) == RankMemory(8 * GIB)
+    assert agree_on_memory(plan, make_gpt_recipe(), vendor, sync_device, Path()) == RankMemory(
+        8 * GIB
+    )
+
+
+def test_rank_of_another_machine_checks_memory_by_the_data_of_its_node(
+    sync_device: SyncDevice, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    # ``node_processes``: the run is on one other machine, of which planning knew no memory, even
+    # if the vendor reports it on that machine.
+    plan: Any = SimpleNamespace(case="toy", world_size=1, nproc=1, node_processes=1)
+    sync_device.memory = lambda: MemoryUse(  # type: ignore[method-assign]
+        allocator_peak_bytes=None, used_bytes=0, total_bytes=8 * GIB, scope="device"
+    )
+    checks: list[tuple[Any, ...]] = []
+    monkeypatch.setattr(cases, "check_fit", lambda *values: checks.append(values))
+    recipe = make_gpt_recipe()
+    vendor = cast("Any", Silent(known=RankMemory(8 * GIB)))
+
+    agree_on_memory(plan, recipe, vendor, sync_device, tmp_path)
+
+    assert checks == [("toy", tmp_path, recipe, 1, RankMemory(8 * GIB))]
 
 
 def test_ranks_of_other_machines_do_not_share_the_memory_of_this_one(
@@ -229,13 +250,13 @@ def test_ranks_of_other_machines_do_not_share_the_memory_of_this_one(
         allocator_peak_bytes=None, used_bytes=0, total_bytes=8 * GIB, scope="process"
     )
     assert sync_device.torch_type == "cpu"
-    plan: Any = SimpleNamespace(
-        case="toy", world_size=1, nproc=2, data=SimpleNamespace(folder="none")
-    )
+    plan: Any = SimpleNamespace(case="toy", world_size=1, nproc=2, node_processes=0)
     # Each rank may use 4 of 8 GiB. ``known=None``: planning did not know the memory.
     # ``nproc`` ranks of this machine share its memory. A world of 1 needs no exchange of the value
     # over ranks, which this process cannot make.
-    memory = agree_on_memory(plan, make_gpt_recipe(), cast("Any", Silent(known=None)), sync_device)
+    memory = agree_on_memory(
+        plan, make_gpt_recipe(), cast("Any", Silent(known=None)), sync_device, Path()
+    )
     assert memory == RankMemory(4 * GIB, machine_bytes=8 * GIB)
 
 

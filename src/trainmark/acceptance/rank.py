@@ -283,7 +283,7 @@ def measure(task: RankTask, rank: int, local_rank: int) -> RankResult:
             device=device,
             # The smallest memory of any rank. A case with large embedding tables divides them among
             # the ranks by it. All ranks must use the same number, so that all divide alike.
-            memory=agree_on_memory(plan, recipe, vendor, device),
+            memory=agree_on_memory(plan, recipe, vendor, device, data_dir),
         )
         trainings = run_control_trainings(plan, context, task.control_steps)
         seconds: dict[str, list[float]] = {}

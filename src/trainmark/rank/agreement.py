@@ -1,7 +1,7 @@
 """Check that the ranks of a run agree: on package versions, on memory, on the quality.
 
-Planning refuses a recipe that does not fit if it knows the memory of the devices. If only torch
-knows that memory, the ranks refuse the recipe here.
+Planning refuses a recipe that does not fit if it knows the memory of the devices. If they are on
+other machines, or if only torch knows their memory, the ranks refuse the recipe here.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainmark import cases
@@ -18,6 +17,8 @@ from trainmark.events.schema import drop_non_finite
 from trainmark.train.step_memory import read_rank_memory
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from trainmark.plan.plan import Plan
     from trainmark.protocols import Device, Evaluation, Vendor
     from trainmark.spec import RankMemory
@@ -89,11 +90,16 @@ def refuse_other_quality(world_size: int, result: Evaluation) -> None:
         )
 
 
-def agree_on_memory(plan: Plan, recipe: Any, vendor: Vendor, device: Device) -> RankMemory | None:
+def agree_on_memory(
+    plan: Plan, recipe: Any, vendor: Vendor, device: Device, data_dir: Path
+) -> RankMemory | None:
     """Return the smallest memory of any rank, the same on each rank; None if it is unknown.
 
     All ranks must use the same number: each computes by it which rank holds which rows of embedding
     tables, and all ranks must come to the same placement.
+
+    Args:
+        data_dir: the folder of the data on this node.
 
     Raises:
         EnvironmentFault: the recipe needs more memory, which planning could not know. The error
@@ -110,7 +116,10 @@ def agree_on_memory(plan: Plan, recipe: Any, vendor: Vendor, device: Device) -> 
         min_bytes = device.place(torch.tensor(memory.rank_bytes))
         torch.distributed.all_reduce(min_bytes, torch.distributed.ReduceOp.MIN)
         memory = replace(memory, rank_bytes=int(min_bytes))
-    if vendor.rank_memory(plan.nproc) is None:  # else planning has checked that the recipe fits
+    # Planning asks the vendor for the memory of its own machine's devices. A run with node
+    # processes is on other machines, of which planning knows no memory.
+    planning_has_checked = plan.node_processes == 0 and vendor.rank_memory(plan.nproc) is not None
+    if not planning_has_checked:
         # Raises if it does not fit; the predicted memory is not needed here.
-        cases.check_fit(plan.case, Path(plan.data.folder), recipe, plan.world_size, memory)
+        cases.check_fit(plan.case, data_dir, recipe, plan.world_size, memory)
     return memory

@@ -259,14 +259,15 @@ def _check_ranks(
     # The process of the node has put the versions of its packages into this variable.
     refuse_other_packages(os.environ.get(NODE_VARIABLE), plan.nnodes)
     matmul = measure_matmul(setup.device, setup.recipe.precision)
+    # A node may have the data in another folder than the machine that planned.
+    data_dir = Path(os.environ.get(DATA_VARIABLE) or plan.data.folder)
     context = JobContext(
         recipe=setup.recipe,
-        # A node may have the data in another folder than the machine that planned.
-        data_dir=Path(os.environ.get(DATA_VARIABLE) or plan.data.folder),
+        data_dir=data_dir,
         rank=number,
         world_size=plan.world_size,
         device=setup.device,
-        memory=agree_on_memory(plan, setup.recipe, setup.vendor, setup.device),
+        memory=agree_on_memory(plan, setup.recipe, setup.vendor, setup.device, data_dir),
     )
     return context, matmul
 
