@@ -144,6 +144,10 @@ def test_options_override_the_file_or_are_refused(parse: Parse) -> None:
             "runs:\n- {case: toy, seed: 1, set: {seed: [2]}}\n",
             ["runs[1]: set", "seed is given twice"],
         ),
+        (  # a second attempt of the first run is in the folder ``a-2``
+            "runs:\n- {case: toy, name: a}\n- {case: toy, name: A-2}\n",
+            ["runs[2]", "the folder of attempt 2 of a has this name"],
+        ),
         ("runs:\n- {case: []}\n", ["runs[1]", "the list is empty"]),
         ("runs:\n- case: 'toy\n", ["not YAML"]),
         (

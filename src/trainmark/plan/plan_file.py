@@ -265,7 +265,10 @@ def _make_entry_name(options: dict[str, Any], chosen: dict[str, Any]) -> str:
 
 
 def _check_names(entries: Sequence[Entry]) -> None:
-    """Refuse two entries that would share a folder, also on file systems that ignore case."""
+    """Refuse two entries that would share a folder, also on file systems that ignore case.
+
+    The folder of an entry's attempt counts too: that of the second attempt of ``a`` is ``a-2``.
+    """
     entry_by_name: dict[str, Entry] = {}
     for entry in entries:
         key = entry.name.lower()
@@ -278,3 +281,16 @@ def _check_names(entries: Sequence[Entry]) -> None:
                 fix="set another `name:`",
             )
         entry_by_name[key] = entry
+    for key, entry in entry_by_name.items():
+        # The name of another entry, if this one's name is that name with the number of an attempt.
+        other_key, _, number = key.rpartition("-")
+        if other_key in entry_by_name and parse_attempt_number(other_key, key) is not None:
+            raise UsageError(
+                f"the name {entry.name} is also that of an attempt of another run",
+                where=entry.where,
+                rule=(
+                    f"the folder of attempt {number} of {entry_by_name[other_key].name} has this "
+                    "name; each run needs its own folder"
+                ),
+                fix="set another `name:`",
+            )
