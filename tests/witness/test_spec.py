@@ -90,6 +90,9 @@ def test_missing_file_is_named(tmp_path):
         ("/venv/bin/torchrun --nproc_per_node=8 train.py", "torchrun", 8),
         ("torchrun --nproc-per-node auto train.py", "torchrun", None),  # not known before it runs
         ("python -m torch.distributed.run --nproc-per-node 2 t.py", "torch.distributed.run", 2),
+        ("torchrun t.py --nproc-per-node 4", "torchrun", None),  # an option of the script's own
+        ("torchrun --nproc-per-node 2 --nproc_per_node=4 t.py", "torchrun", 4),  # the last counts
+        ("torchrun --nproc-per-node 2 --nproc-per-node gpu t.py", "torchrun", None),
         ("accelerate launch --num_processes 2 train.py", "accelerate", 2),
         ("python3 -m accelerate.commands.launch --num_processes 3 t.py", "accelerate", 3),
         ("python -u -X dev -m torch.distributed.run t.py", "torch.distributed.run", None),

@@ -248,16 +248,17 @@ def read_nproc(command: Sequence[str], *, nnodes: int) -> int | None:
     if launcher is None:
         return None
     options = _RANK_OPTIONS[launcher]  # that set the number of ranks
+    number = ""  # the last one counts, as in the launchers
     for position, word in enumerate(command):
+        # The words after the script are the script's own. A program without this ending is not
+        # recognized: that would need to know which options of each launcher have a value.
+        if word.endswith(".py"):
+            break
         option, equals, value = word.partition("=")
-        if option not in options:
-            continue
-        if not equals:
-            value = _get_next_word(command, position)
-        if not value.isdecimal():  # a word such as `gpu`
-            continue
-        # Accelerate's number is of all machines, and it divides it in the same way.
-        nproc = int(value) // nnodes if launcher == "accelerate" else int(value)
-        if nproc > 0:
-            return nproc
-    return None
+        if option in options:
+            number = value if equals else _get_next_word(command, position)
+    if not number.isdecimal():  # a word such as `gpu`, or no option
+        return None
+    # Accelerate's number is of all machines, and it divides it in the same way.
+    nproc = int(number) // nnodes if launcher == "accelerate" else int(number)
+    return nproc if nproc > 0 else None
