@@ -12,7 +12,7 @@ from support import tiny_gpt, tiny_gpt_oss, tiny_llama31
 from support.fakes import FakeClock, SyncDevice
 from support.old_torch import needs_checkpoints, needs_fsdp
 from support.real_ranks import call_on_ranks
-from trainmark.errors import DataError, TrainmarkError
+from trainmark.errors import DataError, TrainmarkError, UsageError
 from trainmark.plan.plan import CHECKPOINTS_DIR, Plan
 from trainmark.plan.request import RunRequest
 from trainmark.plan.resolving import resolve
@@ -271,6 +271,18 @@ def test_a_checkpoint_of_other_work_is_refused(
         plan_run_in(**fields, resume=tmp_path / "a")
     assert caught.value.what == what
     assert caught.value.fix
+
+
+def test_run_that_has_trained_all_epochs_is_refused(tmp_path: Path, plan_run_in: Any) -> None:
+    # Without a limit of steps, the epochs alone end the training. The last step of each trains the
+    # samples that are left, so the number of steps is rounded up. One rank trains 16 in a step.
+    overrides = {"steps": "none", "epochs": "2"}
+    epoch_steps = -(-plan_run_in(overrides).data.train_samples // 16)
+    write_earlier_run(plan_run_in, tmp_path / "done", steps=[2 * epoch_steps])
+    write_earlier_run(plan_run_in, tmp_path / "left", steps=[2 * epoch_steps - 1])
+    with pytest.raises(UsageError, match="steps are already done, and max_epochs is 2"):
+        plan_run_in(overrides, resume=tmp_path / "done")
+    assert plan_run_in(overrides, resume=tmp_path / "left").resumed
 
 
 def test_run_of_a_program_cannot_be_resumed(tmp_path: Path, plan_run_in: Any) -> None:

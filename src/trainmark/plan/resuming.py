@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from math import ceil
 from typing import TYPE_CHECKING, Any
 
 from trainmark.errors import DataError, UsageError
@@ -44,14 +45,7 @@ def resume_plan(plan: Plan, run: Path) -> Plan:
         )
     _refuse_different_work(plan, earlier, where)
     checkpoint, progress = _find_last_checkpoint(run, earlier)
-    max_steps = plan.recipe["max_steps"]
-    if max_steps is not None and progress.steps >= max_steps:
-        raise UsageError(
-            f"{progress.steps} steps are already done, and max_steps is {max_steps}",
-            where=where,
-            rule="at least one step must remain",
-            fix="raise max_steps",
-        )
+    _refuse_finished_training(plan, progress, where)
     earlier_runs = earlier.resumed.runs if earlier.resumed else []
     resumed = Resumed(
         runs=[*earlier_runs, earlier.run_id],
@@ -59,6 +53,29 @@ def resume_plan(plan: Plan, run: Path) -> Plan:
         progress=progress,
     )
     return plan.model_copy(update={"resumed": resumed, "labels": [*plan.labels, RESUMED]})
+
+
+def _refuse_finished_training(plan: Plan, progress: Progress, where: str) -> None:
+    """Refuse a run that would train nothing, because all its steps or epochs are done.
+
+    Args:
+        progress: of the checkpoint from which the run would continue.
+        where: the option, for errors.
+    """
+    limits = {"max_steps": plan.recipe["max_steps"]}  # steps, by the field that limits them
+    # Only jobs that train all samples once in each epoch save checkpoints.
+    samples_per_step = compute_step_samples(plan.recipe, plan.world_size)
+    steps_per_epoch = ceil(plan.data.train_samples / samples_per_step)
+    if steps_per_epoch > 0:  # 0: a dry run that could not check the data
+        limits["max_epochs"] = plan.recipe["max_epochs"] * steps_per_epoch
+    for name, limit in limits.items():
+        if limit is not None and progress.steps >= limit:
+            raise UsageError(
+                f"{progress.steps} steps are already done, and {name} is {plan.recipe[name]}",
+                where=where,
+                rule="at least one step must remain",
+                fix=f"raise {name}",
+            )
 
 
 def _read_earlier_plan(run: Path, where: str) -> Plan:
