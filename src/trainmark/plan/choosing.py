@@ -120,7 +120,9 @@ def choose_work(request: RunRequest) -> Choice:
 
 
 def _check_replay(case: Case, recipe: Recipe) -> None:
-    """Refuse ``replay_every_windows`` if it could not find a difference or say where it is.
+    """Refuse ``replay_every_windows`` if repeats are impossible, useless, or not certain to occur.
+
+    They are useless if a difference between both passes could not be traced to a rank.
 
     A window is the steps between two synchronisations. With ``replay_every_windows=N``, every Nth
     measured window is repeated from the same state, and both passes are compared bit by bit.
@@ -154,17 +156,18 @@ def _check_replay(case: Case, recipe: Recipe) -> None:
         )
     if recipe.max_steps is None:
         return  # the number of windows depends on the data, which is checked later
-    # The least number of windows in so many steps. An evaluation or the end of an epoch may end
-    # windows early, so that there are more, but how many depends on the data, which is not known
-    # yet. A run that is not refused is sure to repeat a window, if it takes all these steps.
-    num_windows = ceil(max(0, recipe.max_steps - recipe.warmup_steps) / recipe.window_steps)
-    if num_windows < recipe.replay_every_windows:
+    # The least number of windows in ``max_steps`` steps: if none ends early. The end of an epoch or
+    # an evaluation may end windows early, so that there are more, but how many depends on the data,
+    # which is not known yet. So a run that takes all these steps is sure to repeat a window, unless
+    # it is refused.
+    min_windows = ceil(max(0, recipe.max_steps - recipe.warmup_steps) / recipe.window_steps)
+    if min_windows < recipe.replay_every_windows:
         raise UsageError(
-            f"{setting}, but the run has fewer measured windows: {num_windows}",
+            f"{setting}, but the run may have only {min_windows} measured windows",
             where=where,
             rule=(
-                "replay_every_windows must not exceed the number of measured windows, which is "
-                "(max_steps - warmup_steps) / window_steps, rounded up"
+                "replay_every_windows must not exceed the least number of measured windows, which "
+                "is (max_steps - warmup_steps) / window_steps, rounded up"
             ),
             fix="use a smaller value, or more steps",
         )
@@ -204,14 +207,17 @@ def _choose_world(request: RunRequest, target: _Target) -> tuple[int, int]:
     """
     nnodes = target.nnodes
     nproc = target.nproc
-    # Hardware is only named by a case key, which names the world too. --nproc then changes the
-    # ranks on each machine of the key, and leaves the number of machines.
-    if target.hardware is None:
+    is_case_key = target.hardware is not None  # else a case alone, which names no hardware
+    # A case key names the world too. --nproc then changes the ranks on each machine of the key, and
+    # leaves the number of machines.
+    if not is_case_key:
         # An unknown recipe is refused by the caller.
         recipe = target.case.recipes.get(request.recipe or "")
         if recipe is not None and recipe.world:
             nnodes, nproc = map(int, recipe.world.split("x"))  # such as "2x8"
-        if request.nproc is not None:  # --nproc alone means one machine
+        # --nproc without --nnodes means one machine, also with a recipe for several: the world of
+        # the recipe is then not used at all.
+        if request.nproc is not None:
             nnodes = 1
     return request.nnodes or nnodes, request.nproc or nproc
 

@@ -129,8 +129,9 @@ def _collect_fixed_settings(plan: Plan, recipe_type: type[Recipe]) -> dict[str, 
     """
     # Fields whose change leaves the work the same, or is allowed by the closed rules.
     free = list_fields_with_rule(recipe_type, "free") | list_fields_with_rule(recipe_type, "closed")
-    # Besides, the fields for whose change a run is resumed. Not those that decide how training
-    # continues, such as the learning rate.
+    # Also the limits and the world, to change which a run is resumed (``_PURPOSE_OF_RESUMING``). Of
+    # the free fields, those that decide how training continues must stay, such as the learning rate
+    # (``_FREE_BUT_DECISIVE``).
     may_change = (free | _PURPOSE_OF_RESUMING) - _FREE_BUT_DECISIVE
     recipe = plan.recipe
     return {

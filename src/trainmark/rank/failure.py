@@ -45,7 +45,11 @@ def classify_error(error: BaseException) -> str:
 
 
 def _describe_error(error: BaseException) -> dict[str, Any]:
-    """Return what an exception says as a message of a record, which has a code and arguments."""
+    """Return what an exception says as a message of a record.
+
+    Such a message has the code of its text (``code``) and the values that it shows (``args``).
+    A ``RunError`` has both, the values as ``details``.
+    """
     from trainmark.errors import RunError, TrainmarkError, escape_controls
     from trainmark.spec import message
 
@@ -56,7 +60,8 @@ def _describe_error(error: BaseException) -> dict[str, Any]:
         fault = TrainmarkError(error.what, where=error.where, rule=error.rule)
         return message("fault", text=str(fault)[:_MAX_TEXT], fix=error.fix).as_dict()
     text = escape_controls(error).strip()
-    if not text or isinstance(error, _TERSE_ERRORS):  # the text alone says too little
+    # The text of some errors is only a key or a code, such as ``101`` of a KeyError.
+    if not text or isinstance(error, _TERSE_ERRORS):
         text = f"{type(error).__name__}: {text}" if text else type(error).__name__
     return message("exception", text=text[:_MAX_TEXT]).as_dict()
 

@@ -279,7 +279,8 @@ class MeasuredLoop:
         # Steps of this epoch that an earlier launch has taken. ``open_batches`` leaves out their
         # batches: the job has loaded the same checkpoint.
         earlier_steps = self.begin.steps_of_epoch if epoch == self.begin.epoch else 0
-        # In steps of this launch: negative if an earlier launch began the epoch.
+        # The steps of this launch at the first step of the epoch; negative if an earlier launch has
+        # taken that step.
         epoch_start = self.outcome.steps - earlier_steps
         has_more = True
         with closing(self.open_batches(epoch)) as source:  # the run may end before the last batch

@@ -35,7 +35,8 @@ def join_ranks(backend: str, device: Device, *, timeout_s: float | None = None) 
     torch.distributed.init_process_group(backend, timeout=timeout, device_id=bound_device)
     group: Any = torch.distributed.group.WORLD
     # ``init_device_mesh`` splits a group that is bound to a device, even if its backend cannot be
-    # split, which fails. If the group is not bound, it makes new groups instead.
+    # split, which fails. If the group is not bound, it makes new groups instead. In torch 2.13 a
+    # barrier of such a group uses the current device, which the vendor has set to the rank's.
     if bound_device is not None and not group._get_backend(bound_device).supports_splitting:
         group.bound_device_id = None
 

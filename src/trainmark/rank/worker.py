@@ -440,7 +440,7 @@ def _report_results(
     ]
     precision_changes += first_step_watch.list_changes(reporter.torch_flags, precision)
     # The calls of the job are timed apart from the check of the parameters, which comes after them
-    # to detect changes by any of them.
+    # to detect changes by any of them. What follows the check is timed as ``finish`` again.
     with reporter.emit_span("finish"):
         facts = dict(job.facts())
         updates = job.updates()  # number of steps that should have changed parameters

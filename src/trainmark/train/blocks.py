@@ -111,7 +111,9 @@ def cut_model(
         table: the token table, cut by rows.
         norms: norms, and other modules that are whole on every rank.
         last_norm: the norm before the head, also whole.
-        columns: linear layers whose outputs are cut; the head is one if it is to be cut.
+        columns: linear layers whose outputs are cut; the head is one if it is to be cut. Their
+            inputs must be whole: the stream itself, the output of ``last_norm``, or inside of a
+            module of ``whole_sequence_inputs``.
         rows: linear layers whose inputs are cut.
         whole_sequence_inputs: modules that need all positions, each with the keyword of its input,
             or None if the input is positional. Between these modules each rank holds its part of

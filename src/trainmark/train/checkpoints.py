@@ -165,7 +165,8 @@ class Checkpoints:
         self._folder = folder  # of all checkpoints of this launch
         self._open_span = open_span  # makes a context whose time is reported as a span of this name
         self._is_first_rank = context.rank == 0
-        # The key of the random states of this rank in a checkpoint.
+        # The key of the random states of this rank in a checkpoint. It has the number of ranks, so
+        # that no rank loads a state of a run that shared its work among another number.
         self._random_key = f"random of rank {context.rank} of {context.world_size}"
         self._is_single_rank = context.world_size == 1  # then torch must not call collectives
         self._saved_steps = 0  # steps at the last checkpoint
@@ -260,8 +261,9 @@ class Checkpoints:
             new_folder = self._folder / f"step-{progress.steps}"
             self._last_folder = new_folder
             if self._is_first_rank:
-                # The previous checkpoint stays until the new one is complete. There is none, and no
-                # folder to remove, at the first checkpoint of a launch, whose folder is new.
+                # The previous checkpoint stays until the new one is complete; the one before it was
+                # kept for the same reason, and is removed now. The first checkpoint of a launch
+                # finds no other, because each launch has a new folder.
                 for folder in self._folder.glob("step-*"):
                     # Another rank may have made the new folder already.
                     if folder not in (previous_folder, new_folder):

@@ -185,8 +185,8 @@ class EvaluationSum:
         """Return the scores of this rank.
 
         Args:
-            of: which number of the ``Evaluation`` is the mean of these scores: the detail of this
-                name, such as ``val_loss``; empty: the evaluation's value.
+            of: which number of the ``Evaluation`` is the mean of these scores: a key of its
+                ``detail``, such as ``val_loss``; empty: its ``value``.
         """
         no_keys = np.empty(0, np.uint64)  # for a rank that scored no rows
         # The last batch may go beyond ``MAX_KEYS``: the harness gets no more keys than that.

@@ -187,6 +187,8 @@ class NextTokenJob:
         self.model.eval()
         depth = self.recipe.read_ahead_batches
         for ids, rows in read_ahead(scored_rows(host_batches), self.context.device, depth=depth):
+            # Not ``stepper.model``, which may be compiled, and wrapped for the backward pass. Both
+            # have the same weights; if FSDP shards them, it has prepared ``model`` itself for it.
             with self.stepper.autocast():
                 loss = self.model(ids[:, :-1], ids[:, 1:])
             # ``rows.count`` is 0 if this rank has no rows left: the batch is then a filler, for the

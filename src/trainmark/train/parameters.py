@@ -32,7 +32,8 @@ class TensorDigest:
     """Compute digests of tensors by name; of a DTensor, of this rank's shard.
 
     Args:
-        tensors: read again at each call; tensors without an element on this rank are left out.
+        tensors: their values are read again at each call; tensors that are added to the mapping or
+            replaced later are not seen. Tensors without an element on this rank are left out.
     """
 
     def __init__(self, tensors: Mapping[str, Tensor]) -> None:

@@ -67,7 +67,8 @@ class RoutingMeter:
         self._received = torch.zeros(
             layers, num_experts // ranks.expert_size, dtype=torch.int64, device=device
         )
-        # Tokens whose experts are not those with the highest scores.
+        # Tokens whose experts are not those with the highest scores. A token counts once for each
+        # layer in which it has such experts.
         self._num_unlike_scores = torch.zeros((), dtype=torch.int64, device=device)
         self.tokens = 0  # that the job counts as trained
         self._filler_tokens = 0  # routed too, but with the weight 0
@@ -119,7 +120,7 @@ class RoutingMeter:
 
     @torch.no_grad()
     def check_choice(self, tokens: Tensor, router: Any, chosen: Tensor) -> None:
-        """Count the tokens whose experts are not those that the router's scores choose.
+        """Count the tokens of a layer whose experts are not those that the router's scores choose.
 
         Only one of ``_SCORE_CHECK_INTERVAL`` steps is checked, because the scores are computed once
         more for the check. If the recipe forces the choice of experts, no step is checked.
@@ -133,6 +134,7 @@ class RoutingMeter:
         is_checked_step = self._num_steps % _SCORE_CHECK_INTERVAL == 0
         if self._is_forced or not self._is_counting or not is_checked_step:
             return
+        # The router's own operation on the same tensors, so that no score is rounded differently.
         scores = torch.nn.functional.linear(tokens, router.weight, router.bias)
         # A router must choose the k experts with the highest scores. A token has other experts if
         # the lowest score of its experts is below the lowest of the k highest scores.
@@ -177,7 +179,10 @@ class RoutingMeter:
             ],
             device=self._routed_in_step.device,
         )
-        if self._ranks.mesh is not None:  # else each rank has all experts and checks its own tokens
+        # Without a mesh each rank has all experts, and checks the counts of its own tokens. With a
+        # mesh ranks may share experts: a token arrives on another rank, and only the sums of all
+        # ranks must match. If each rank has all experts even so, the sums match too.
+        if self._ranks.mesh is not None:
             dist.all_reduce(counts)
         routed, received, unlike_scores, tokens, filler_tokens = counts.tolist()
         num_layers = len(self._routed_in_step)

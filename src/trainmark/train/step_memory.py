@@ -253,7 +253,8 @@ def _estimate_cached_bytes(
 ) -> int:
     """Return the freed bytes that torch's allocator keeps because no later tensor fits into them.
 
-    The causes are FSDP2, or DDP; without either of them, the logits of the head.
+    One cause is counted: FSDP2 if it shards the model; else DDP, if there are several replicas; on
+    a single rank or with tensor parallelism alone, the logits of the head.
 
     Args:
         recipe: its ``kernels`` is ``library`` or ``own``, not None.

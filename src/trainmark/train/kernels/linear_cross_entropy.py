@@ -146,14 +146,16 @@ class _LinearCrossEntropy(torch.autograd.Function):
             first_class: number of this rank's first class.
             ignored: target of the rows that add nothing to the loss; None: all rows count.
         """
-        needs_gradient = any(ctx.needs_input_grad[:2])  # of ``hidden`` or ``weight``
+        # The gradient of ``hidden`` is computed if either input needs one: in training, the hidden
+        # states need one in any case.
+        needs_any_gradient = any(ctx.needs_input_grad[:2])  # of ``hidden`` or ``weight``
         needs_weight_gradient = ctx.needs_input_grad[1]
         # A factor that keeps small gradients above fp16's smallest numbers, undone in ``backward``.
         boost = _FP16_BOOST if dtype is torch.float16 else 1.0
         inputs = hidden.to(dtype)
         matrix = weight.to(dtype)
         loss = torch.zeros((), device=hidden.device)
-        d_hidden = torch.empty_like(hidden) if needs_gradient else None
+        d_hidden = torch.empty_like(hidden) if needs_any_gradient else None
         d_weight = None
         if needs_weight_gradient:
             d_weight = torch.zeros_like(weight, dtype=torch.float32)
@@ -169,7 +171,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
             # to the other of the two: all gradients of the model would be 0.
             loss = loss + _convert_to_gradient(scores, local_targets, group, is_counted)
             # From here on ``scores`` are the gradient of the loss with respect to the scores.
-            if d_hidden is None:
+            if d_hidden is None:  # no gradient is needed, only the loss
                 continue
             gradient = scores.mul_(boost).to(dtype) if boost != 1.0 else scores.to(dtype)
             d_hidden[block] = gradient @ matrix
