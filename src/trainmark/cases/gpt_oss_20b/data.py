@@ -53,6 +53,9 @@ def predict(recipe: GptOssRecipe, world_size: int) -> Prediction:
     Equal loads of the experts are assumed; a busier rank needs more. Of four moments, that with the
     largest need counts: the end of the forward pass, the backward passes of the last and of the
     first block, and the end of the backward pass.
+
+    Args:
+        recipe: its ``kernels`` is ``library`` or ``own``, not None.
     """
     num_shards = world_size if recipe.fsdp or recipe.expert_parallel > 1 else 1
     # All sizes are in bytes. The token table and the head are two tables of the same size.

@@ -105,6 +105,9 @@ def predict_peak_bytes(config: ModelConfig, recipe: LlamaRecipe, world_size: int
 
     If the LM head is computed in blocks of scores (``kernels=own``), its temporary tensors are not
     included.
+
+    Args:
+        recipe: its ``kernels`` is ``library`` or ``own``, not None.
     """
     # Bytes of a frozen weight.
     weight_bytes = FP32_BYTES if recipe.weights_dtype == "fp32" else HALF_BYTES

@@ -53,6 +53,9 @@ def predict(recipe: Llama31Recipe, world_size: int) -> Prediction:
     The peak is at the end of the forward pass, in the backward pass of the last or of the first
     block, or at the end of the backward pass with all gradients. The terms follow the library's
     Llama.
+
+    Args:
+        recipe: its ``kernels`` is ``library`` or ``own``, not None.
     """
     tensor_parallel = recipe.tensor_parallel
     replicas = world_size // tensor_parallel
