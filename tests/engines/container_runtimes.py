@@ -157,7 +157,7 @@ def _start_daemon(folder: Path) -> Iterator[None]:
                 f"--exec-root={folder}/dockerd",
                 f"--pidfile={folder}/dockerd.pid",
                 f"--host=unix://{folder}/docker.sock",
-                "--group=nogroup",
+                "--group=nogroup",  # of ``nobody``, who must be able to use the socket
             ],
             stdout=log,
             stderr=log,

@@ -122,6 +122,8 @@ class Hosts:
         if not key.exists():
             run("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(key))
         settings = self.folder / f"sshd{number}.conf"
+        # StrictModes would refuse a key below a folder to which everybody may write, such as /tmp.
+        # MaxStartups: connections not logged in yet; from the usual 10 on, sshd drops some.
         settings.write_text(
             f"HostKey {key}\nAuthorizedKeysFile {self.folder / 'key.pub'}\nListenAddress 0.0.0.0\n"
             "StrictModes no\nUsePAM no\nPasswordAuthentication no\nPermitRootLogin yes\n"
@@ -129,6 +131,7 @@ class Hosts:
         )
         disk, root = shlex.quote(str(self.get_disk(number))), shlex.quote(str(self.folder / "root"))
         sshd = shlex.join([str(find_program("sshd")), "-f", str(settings), "-E", f"{settings}.log"])
+        # sshd needs a folder /run/sshd: it is made on a tmpfs that only the node sees.
         node = Namespace(
             options=("--mount", "--pid", "--uts", "--fork", "--mount-proc", "--kill-child"),
             script=f"hostname node{number}; mount --bind {disk} {root}; "

@@ -58,6 +58,7 @@ def test_hung_host_is_named_and_the_others_measure_all_their_pairs(hosts, tmp_pa
     # ``run_root``: an acceptance needs a folder that all hosts share.
     settings = hosts.build_settings(run_root=None)
     settings["environment"] |= {"TRAINMARK_CACHE": str(tmp_path / "cache")}
+    # Each host has a network of its own, in which every port is free.
     (tmp_path / "cluster.yaml").write_text(json.dumps(settings | {"master_port": 29_611}))
     out = tmp_path / "out"
     command = [

@@ -145,10 +145,11 @@ def write_run_of_two_nodes(tmp_path: Path) -> Path:
     # a rank (1 s to 12 s), ``S`` a second in ns. Cards draw 100 W and 101 W by their node's number.
     folder = write_run(tmp_path / "run", [launch_event()])
     plan = json.loads((GOLDEN / "plan_toy.json").read_text(encoding="utf-8"))
-    plan |= {"nnodes": 2, "nproc": 1, "launcher": "slurm", "labels": [], "sample_every_s": 1.0}
+    plan |= {"nnodes": 2, "nproc": 1, "launcher": "slurm", "sample_every_s": 1.0}
     (folder / "plan.json").write_text(json.dumps(plan))
     for node in range(2):
         events_of_rank = rank_events()
+        # Both ranks report ``synced`` at the same moment, by which their clocks are compared.
         events_of_rank.insert(2, make_event("synced", 3 * S, unix_ns=3 * S))
         for rank_event in events_of_rank:
             if rank_event["event"] == "window":  # a step has the samples of both ranks

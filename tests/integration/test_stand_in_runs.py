@@ -63,8 +63,9 @@ def test_every_training_feature_runs_on_the_stand_in_device(run, tmp_path):
     assert (tmp_path / "llama/artifacts/adapters/adapter_model.safetensors").exists()
     figures = record.figures
     assert figures["mem_total"].value == 8 << 30  # of a stand-in, if no variable says otherwise
-    # More than weights and adapters alone, a megabyte; activations are recomputed, not kept.
-    assert 1 << 20 < figures["allocator_peak"].value < 64 << 20
+    # More than weights and adapters alone, a megabyte. The peak is 14.9 MB; it would be 22.5 MB if
+    # activations were kept and not recomputed.
+    assert 1 << 20 < figures["allocator_peak"].value < 18_000_000
     assert figures["mem"].value == figures["allocator_peak"].value
     assert figures["p_core"].value >= figures["p_train"].value >= figures["p_whole"].value
 
@@ -82,6 +83,7 @@ def test_two_simulated_devices_train_as_two_ranks_on_a_cpu(run, case, args):
     expected, _ = run(case, f"{case}-cpu", "--nproc", "2", *args, device="cpu")
     assert (code, record.status, expected.status) == (0, "passed", "passed")
     assert record.steps.loss == pytest.approx(expected.steps.loss, rel=FP32_ERROR)
+    # One of the qualities is an AUC, which changes in steps: if two rows swap their order.
     assert record.quality.value == pytest.approx(expected.quality.value, rel=1e-5)
     assert record.environment["collective"] == "gloo through host memory"
     assert [rank.counts for rank in record.ranks] == [rank.counts for rank in expected.ranks]

@@ -107,6 +107,10 @@ def test_all_launches_of_other_work_break_the_closed_rules(
 ) -> None:
     """``changes``: of the plan of ``TOY``, the golden record of toy, whose data has 4,096 samples.
 
+    ``scope`` compares recipe fields that set how much is trained, such as ``max_epochs``, with the
+    standard recipe (10 epochs). ``changes`` wants that ``extra`` is empty, where a plan lists
+    changed fields that the closed division does not allow. Each row changes only one of both.
+
     ``OPEN`` are fields of a plan that claims the open division.
     """
     # Five launches, as many as the rules want.

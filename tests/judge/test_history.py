@@ -60,11 +60,15 @@ def assess_nights(data: Floats, nights: range) -> Iterator[tuple[NDArray[np.bool
     """
     for night in nights:
         histories = data[:, max(0, night + 1 - MAX_RUNS) : night + 1]
-        # The segments of all years are computed at once and given to ``assess_newest``.
+        # The segments of equal level of all years are computed at once and given to
+        # ``assess_newest``. ``last_starts``: for each length of a history, where its last segment
+        # begins; ``trace_edges`` returns from it where each segment begins, and the length.
         assessments = [
             assess_newest(history, trace_edges(last_starts))
             for history, last_starts in zip(histories, find_last_starts(histories), strict=True)
         ]
+        # A single value is slower only if it is so by ``MIN_STEP``, the smallest change that is
+        # reported, and by more than single values differ by chance.
         slower = np.array(
             [
                 max(MIN_STEP, assessment.noise) < 1 - assessment.value / assessment.expected
@@ -80,21 +84,28 @@ def assess_nights(data: Floats, nights: range) -> Iterator[tuple[NDArray[np.bool
 @pytest.mark.parametrize(
     ("noise", "rho1"), [(0.005, 0.0), (0.01, 0.0), (0.02, 0.0), (0.01, 0.6), (0.03, 0.6)]
 )
-def test_alarms_are_rare_in_years_without_step(noise: float, rho1: float) -> None:
+def test_years_without_step_have_few_alarms_and_doubts_only_about_outliers(
+    noise: float, rho1: float
+) -> None:
     """``noise`` is the standard deviation of a night, ``rho1`` its correlation with the next one.
 
     ``NIGHTS`` are the weekdays of a year; a history has ``MIN_RUNS`` of them at least. ``OUTLIERS``
     is the share of nights that are 8% to 12% slower, 2%.
     """
-    data = make_years(count=8, noise=noise, seed=1, outliers=0 if rho1 else OUTLIERS, rho1=rho1)
+    data = make_years(count=8, noise=noise, seed=1, outliers=OUTLIERS, rho1=rho1)
+    # The same seed gives the same nights, but for the outliers.
+    is_outlier = data != make_years(count=8, noise=noise, seed=1, rho1=rho1)
+    is_outlier = is_outlier.T[MIN_RUNS::2]  # (nights, years), as the assessments below
     nights = list(assess_nights(data, range(MIN_RUNS, len(NIGHTS), 2)))
     step = np.stack([step_of_night for step_of_night, _, _ in nights])
     doubt = np.stack([doubt_of_night for _, doubt_of_night, _ in nights])
     drift = np.stack([drift_of_night for _, _, drift_of_night in nights])
     # Every second night of 8 years was judged: at most one false alarm a year.
     assert 2 * (step | drift).sum() / 8 <= 1
-    # A doubt is about a single slow value: about each outlier once, and about nothing else.
-    assert doubt.mean() <= 1.5 * OUTLIERS
+    # A doubt is about a single slow value: of the 1,008 nights, at most one other than an outlier.
+    assert (doubt & ~is_outlier).sum() <= 1
+    if noise <= 0.01:  # more noise hides outliers
+        assert doubt[is_outlier].all()
 
 
 @pytest.mark.parametrize(("noise", "max_delay"), [(0.005, 5), (0.01, 6)])

@@ -339,7 +339,8 @@ def test_first_of_several_contradictions_is_named_in_the_order_of_the_record(
     edited = sound.model_copy(update={"findings": [*invented_findings, *sound.findings]})
     (contradiction,) = verify.check_itself(edited)
     assert contradiction.args["field"] == "findings.invented_0"
-    # All flags differ from those of the precision of the recipe; ``tf32`` is compared first.
+    # All flags differ from those of the precision of the recipe; the check of flags begins with
+    # ``tf32``, in whatever order the record has them.
     wrong_flags = {"autocast": "x", "float32_matmul": "x", "cudnn_tf32": True, "tf32": True}
     environment = sound.environment | {"precision_flags": wrong_flags}
     (contradiction,) = verify.check_itself(sound.model_copy(update={"environment": environment}))

@@ -171,7 +171,7 @@ def test_hung_reading_is_not_started_again(
     background = BackgroundReading("monitor", wait_for_go, event_log, clock=clock)
     background.start()
     background.start()  # the first reading is still under way
-    background.report_hang(after_s=1.5)
+    background.report_hang(after_s=1.5)  # as at the end of a run, which waits less for a reading
     assert read_events(tmp_path) == []  # it does not hang yet: no time has passed on the fake clock
     # From ``HANGS_AFTER_S``, 10 s, on, a reading that was asked for again counts as hung.
     clock.advance(round(HANGS_AFTER_S * 1e9))

@@ -179,7 +179,7 @@ def test_fastest_step_so_far_is_named_if_steps_hardly_vary():
         [1.0e4] * 29 + [1.1e4],  # two digits: such values repeat by themselves
         [10_123.0] * 30,  # all are equal
         [9.95e3] * 28 + [1.02e4, 1.01e4],  # the last one is slower than the one before
-        [9.95e3] * 18 + [1.02e4],  # fewer than 20 after the warm-up
+        [9.95e3] * 28 + [1.02e4],  # 19 after the warm-up, the first third; 20 would show it
     ],
 )
 def test_speed_that_hardly_varies_is_no_fastest_step(values):

@@ -97,6 +97,7 @@ def test_bundle_and_site_take_witnessed_runs(runs, tmp_path):
     assert call("verify", bundle).returncode == 0
     process = call("site", str(runs), "-o", str(tmp_path / "site"))
     assert process.returncode == 0, process.stderr
+    # The name of a page has the run's id, and so "program", as ``WORK`` calls the program.
     pages = [page.read_text() for page in (tmp_path / "site" / "runs").glob("*program*.html")]
     # One page for each of the three runs.
     assert ["witnessed" in page for page in pages] == [True] * 3
