@@ -240,6 +240,19 @@ def test_difference_of_two_witness_files_names_the_key():
     assert "train.py" not in text  # the command is the same
 
 
+def test_charts_of_a_repeated_run_say_which_launch_they_show():
+    # All launches have the same speed: of three, the second is the median.
+    launches = [make_planned_record(f"r{number}", repeat_index=number) for number in (1, 2, 3)]
+    document = page.build_document(launches)
+    titles = [translate(chart.title, "en") for chart in pictures.list_charts([document]).values()]
+    suffix = "; launch 2 (median speed)"
+    named = [title.removesuffix(suffix) for title in titles if title.endswith(suffix)]
+    assert named[0].startswith("Training loss")
+    assert named[1:] == ["Step time (ms); shaded: warm-up"]
+    single = pictures.list_charts([page.build_document(launches[:1])])
+    assert not any("launch" in translate(chart.title, "en") for chart in single.values())
+
+
 def make_token_record(**changes):
     """Return the golden run, of 5714.5 tokens/s per device on two devices, as one of tokens."""
     about = read_record().plan.about.model_copy(update={"work_unit": "tokens"})

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import resource
 from contextlib import suppress
+from dataclasses import replace
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,7 @@ from trainmark.pages.comparison_charts import chart_overlays
 from trainmark.pages.document import (
     Block,
     Chart,
+    Columns,
     Document,
     Section,
     build_columns,
@@ -101,6 +103,28 @@ def build_document(
     )
 
 
+def _chart_median_launch(record: Record, records: Sequence[Record]) -> Block | None:
+    """Return the charts of loss and step time; of several launches, the titles say of which one.
+
+    Args:
+        record: the median launch, whose curves stand for all.
+        records: all launches of the page.
+    """
+    curves = charts.chart_curves(record)
+    if len(records) == 1 or not isinstance(curves, Columns):
+        return curves
+    numbers = {launch.plan.repeat_index for launch in records}
+    # Launches that are no repeats of one run may have the same number.
+    has_numbers = len(numbers) == len(records)
+    name = str(record.plan.repeat_index) if has_numbers else record.run_id
+    named_curves = [
+        replace(curve, title=phrase("chart.of_launch", title=curve.title, launch=name))
+        for curve in curves.blocks
+        if isinstance(curve, Chart)
+    ]
+    return Columns(tuple(named_curves))
+
+
 def _build_lead(
     records: Sequence[Record],
     comparisons: Sequence[Result] | None,
@@ -120,7 +144,8 @@ def _build_lead(
     blocks: list[Block | None]
     if record.cause:  # why the launch failed; None: it did not
         # Without tiles and comparisons, because the figures of a failed run do not count.
-        blocks = [summary.suggest_fix(record), build_key_facts(record), charts.chart_curves(record)]
+        curves = _chart_median_launch(record, records)
+        blocks = [summary.suggest_fix(record), build_key_facts(record), curves]
     else:
         comparison = None
         if comparisons is not None:
@@ -133,7 +158,7 @@ def _build_lead(
             # other is often among the siblings.
             compare_with_bound(records, [*siblings, *(comparisons or ())]),
             build_columns(limits.build_time_bar(record), build_rank_strip(record), comparison),
-            charts.chart_curves(record),
+            _chart_median_launch(record, records),
         ]
     return tuple(block for block in blocks if block is not None)
 
