@@ -60,7 +60,7 @@ _COMPLETIONS: dict[str, Any] = {
 }
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Lang = Annotated[Literal["en", "zh"], typer.Option(help="Language of the output.")]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Hide progress and remarks.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Hide progress and notes.")]
 Store = Annotated[str | None, typer.Option(help="Folder of runs; default: ./runs.")]
 
 
