@@ -93,6 +93,7 @@ def test_help_groups_every_verb_with_an_uncut_description(cli):
         (["run", "toy", "batchsize=8"], ["unknown recipe field 'batchsize'", "batch_size"]),
         (["run", "toy", "bs"], ["'bs' is not of the form KEY=VALUE"]),
         (["run", "toy", "bs=1", "bs=2"], ["given twice"]),
+        (["run", "--witness", "work.toml"], ["--witness", "-- PROGRAM"]),
         (["run", "toy", "seed=1", "--seed", "2"], ["--seed", "seed is given twice"]),
         (["run", "toy", "timeout_s=9", "--timeout", "5"], ["timeout_s is given twice"]),
         (["run", "toy", "--attach", "x"], ["toy and --attach cannot be used together"]),

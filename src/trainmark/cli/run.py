@@ -90,7 +90,7 @@ def run(
         followers = select_followers(fields.get("follow"))
         _attach(attach, followers, lang, cancel=cancel, as_json=as_json, quiet=quiet)
         return
-    _check_new_run(case, cancel=cancel)
+    _check_new_run(case, cancel=cancel, has_witness="witness" in fields)
     followers = select_followers(fields.get("follow"))
     request = _build_request(case, overrides or [], fields)
     if is_plan_file(request.case):
@@ -105,14 +105,25 @@ def run(
     )
 
 
-def _check_new_run(case: str, *, cancel: bool) -> None:
-    """Refuse a command without --attach that names nothing to run, or that is to cancel a job."""
+def _check_new_run(case: str, *, cancel: bool, has_witness: bool) -> None:
+    """Refuse a command without --attach that names nothing to run, or that is to cancel a job.
+
+    Args:
+        has_witness: whether --witness is given, which needs a program instead of a case.
+    """
     if cancel:
         raise UsageError(
             "--cancel cannot be used without --attach",
             where="--cancel",
             rule="--cancel cancels the job of a run that was submitted",
             fix="add --attach RUN",
+        )
+    if not case and has_witness:
+        raise UsageError(
+            "no program to measure",
+            where="--witness",
+            rule="the command that starts the program follows --",
+            fix="add -- PROGRAM, for example `-- python train.py`",
         )
     if not case:
         raise UsageError(
