@@ -198,6 +198,27 @@ def test_cancelled_job_that_does_not_end_is_killed(
     assert commands == [("scancel", "4711"), ("scancel", "--full", "--signal=KILL", "4711")]
 
 
+def test_job_on_another_cluster_is_queried_and_cancelled_there(
+    monkeypatch: pytest.MonkeyPatch, job: EngineJob
+) -> None:
+    # What sbatch --parsable prints if the option ``clusters`` was given. scontrol and scancel know
+    # no such id, and would answer for the cluster of this machine.
+    (job.folder / JOB_FILE).write_text("4711;west\n")
+    commands: list[tuple[str, ...]] = []
+
+    def answer_program(*words: str) -> str:
+        commands.append(words)
+        return "JobId=4711 JobState=RUNNING Reason=None"
+
+    monkeypatch.setattr(slurm, "run_program", answer_program)
+    assert Slurm().read_state(job).phase == "running"
+    Slurm().cancel(job)
+    assert commands == [
+        ("scontrol", "--clusters=west", "show", "job", "--oneliner", "4711"),
+        ("scancel", "--clusters=west", "4711"),
+    ]
+
+
 # Programs
 
 

@@ -66,6 +66,17 @@ def _read_field(output: str, name: str) -> str:
     return match[1] if match else ""
 
 
+def _split_job_id(job_id: str) -> tuple[str, list[str]]:
+    """Return the number of a job, and the options by which Slurm's programs find its cluster.
+
+    Args:
+        job_id: as ``sbatch --parsable`` prints it: the number, and after a semicolon the name of
+            the cluster if ``--clusters`` or ``SLURM_CLUSTERS`` named one to sbatch.
+    """
+    number, _, cluster_name = job_id.partition(";")
+    return number, [f"--clusters={cluster_name}"] if cluster_name else []
+
+
 def read_time_option_s(cluster: Cluster) -> float | None:
     """Return the time limit that the cluster file sets for jobs, in seconds.
 
@@ -134,7 +145,10 @@ class Slurm(Launcher):
     def read_state(self, job: EngineJob) -> JobState:
         """Return the state that the controller reports; it forgets jobs that ended long ago."""
         try:
-            return _parse_state(run_program("scontrol", "show", "job", "--oneliner", job.id))
+            number, cluster_options = _split_job_id(job.id)
+            return _parse_state(
+                run_program("scontrol", *cluster_options, "show", "job", "--oneliner", number)
+            )
         except EnvironmentFault as fault:
             if "Invalid job id" not in fault.what:
                 raise
@@ -148,7 +162,8 @@ class Slurm(Launcher):
         """
         # The number includes this call. --full: also the batch script, and what it started.
         options = ("--full", "--signal=KILL") if job.num_cancels > 1 else ()
-        run_program("scancel", *options, job.id)
+        number, cluster_options = _split_job_id(job.id)
+        run_program("scancel", *cluster_options, *options, number)
 
 
 def _build_options(plan: Plan, cluster: Cluster) -> list[str]:
@@ -156,7 +171,7 @@ def _build_options(plan: Plan, cluster: Cluster) -> list[str]:
     slurm = cluster.slurm
     nodes = str(plan.nnodes)
     options = {
-        "parsable": "true",  # sbatch prints only the job's id
+        "parsable": "true",  # sbatch prints only the job's id, which `_split_job_id` reads
         "job-name": plan.run_id,
         "nodes": nodes,
         "ntasks": nodes,
