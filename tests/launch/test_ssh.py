@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 from pathlib import Path
+from shutil import which
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -13,6 +14,7 @@ from pydantic import ValidationError
 from support.fakes import GOLDEN, check_golden
 from trainmark.errors import EnvironmentFault, UsageError
 from trainmark.events.schema import name_node_file
+from trainmark.launch import launchers
 from trainmark.launch.cluster import Cluster, SshSettings
 from trainmark.launch.launchers import EngineCommand, EngineJob, render_template, ssh, start_job
 from trainmark.plan.plan import Plan
@@ -226,3 +228,41 @@ def test_files_of_nodes_are_copied_and_unreachable_hosts_are_named(
         ssh.Ssh().collect(EngineJob(plan, make_site(run_root=tmp_path / "remote")))
     # Not the advice on Python, which copying does not need.
     assert caught.value.fix == "make sure that `ssh HOST` works without prompts"
+
+
+def install_tar(folder: Path, script: str) -> None:
+    """Write a program that hosts run in place of tar, which packs their files."""
+    program = folder / "tar"
+    program.write_text(f"#!/bin/sh\n{script}\n")
+    program.chmod(0o755)
+
+
+def test_host_whose_files_cannot_be_unpacked_is_named(
+    plan: Plan, fake_hosts: Path, make_site: Callable[..., Cluster], tmp_path: Path
+) -> None:
+    """The caller catches only this error, and then writes the record."""
+    site = make_site("a\n", run_root=tmp_path / "remote")
+    ssh.locate_remote_folder(plan, site).mkdir(parents=True)
+    job = EngineJob(plan.model_copy(update={"nnodes": 1}), site)
+    # What reaches this machine if the login shell of a host prints a greeting.
+    install_tar(fake_hosts, "echo Welcome to host a")
+    with pytest.raises(EnvironmentFault, match="a: ssh: its files cannot be unpacked: "):
+        ssh.Ssh().collect(job)
+
+
+def test_copying_may_take_longer_than_other_calls(
+    plan: Plan,
+    fake_hosts: Path,
+    make_site: Callable[..., Cluster],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The limit of a call is shortened to 1 s; packing takes 2 s."""
+    site = make_site("a\n", run_root=tmp_path / "remote")
+    remote_folder = ssh.locate_remote_folder(plan, site)
+    remote_folder.mkdir(parents=True)
+    (remote_folder / name_node_file(0)).write_text("events")
+    install_tar(fake_hosts, f'sleep 2; exec {which("tar")} "$@"')
+    monkeypatch.setattr(launchers, "_PROGRAM_TIMEOUT_S", 1.0)
+    ssh.Ssh().collect(EngineJob(plan.model_copy(update={"nnodes": 1}), site))
+    assert (Path(plan.run_dir) / name_node_file(0)).read_text() == "events"

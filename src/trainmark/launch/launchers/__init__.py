@@ -34,7 +34,7 @@ Process = subprocess.Popen[bytes]
 JOB_FILE = "job.id"  # in the run directory: output of the command, which names the job
 LOG_FILE = "log.job.txt"  # in the run directory: output of the job outside of its nodes
 NO_RUNTIME = "no docker, podman or apptainer is set"
-_PROGRAM_TIMEOUT_S = 60.0  # of one call of an engine's program; the engine may be under load
+_PROGRAM_TIMEOUT_S = 60.0  # of most calls of an engine's program; the engine may be under load
 _GRACE_S = 300.0  # added to the run's own time limit, which the nodes enforce
 
 
@@ -233,6 +233,7 @@ def run_program(
     input_text: str = "",
     output: IO[bytes] | int = subprocess.PIPE,
     folder: Path | None = None,
+    timeout_s: float | None = None,
 ) -> str:
     """Run a program of an engine; return what it printed, unless ``output`` takes it.
 
@@ -240,10 +241,11 @@ def run_program(
         input_text: what the program gets as standard input.
         output: a file for the program's standard output; the text that is returned is then empty.
         folder: working directory of the program; None: that of this process.
+        timeout_s: time in which the program must end; None: ``_PROGRAM_TIMEOUT_S``.
 
     Raises:
         EnvironmentFault: the program failed, with the message that it printed; or it could not be
-            started, or did not end within ``_PROGRAM_TIMEOUT_S``.
+            started, or did not end in time.
     """
     try:
         process = subprocess.run(
@@ -255,7 +257,7 @@ def run_program(
             text=True,
             errors="replace",
             check=False,
-            timeout=_PROGRAM_TIMEOUT_S,
+            timeout=_PROGRAM_TIMEOUT_S if timeout_s is None else timeout_s,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise EnvironmentFault(str(error), where=argv[0]) from None

@@ -55,6 +55,7 @@ _WAIT_AND_LIST_LARGE = """
 for _ in $(seq 30); do pgrep -f -- {node_pattern} > /dev/null || break; sleep 1; done
 cd {folder} && find . -type f -size +{blocks}"""
 _PACK = "tar -C {folder} {excluded} -cf - ."
+_COPY_TIMEOUT_S = 3600.0  # of one host's files; a connection that breaks ends the copy earlier
 MAX_COPIED_BYTES = 4 << 30  # of a file, holes included, because tar sends them as zeros
 
 
@@ -256,11 +257,19 @@ class Ssh(Launcher):
             excluded = [f"--exclude={shlex.quote(name)}" for name in (PLAN_FILE, *large_files)]
             script = _PACK.format(folder=shlex.quote(folder), excluded=" ".join(excluded))
             with TemporaryFile() as packed:
-                run_program("ssh", *build_ssh_arguments(url, ssh, script), output=packed)
+                run_program(
+                    "ssh",
+                    *build_ssh_arguments(url, ssh, script),
+                    output=packed,
+                    timeout_s=_COPY_TIMEOUT_S,
+                )
                 packed.seek(0)
-                with tarfile.open(fileobj=packed) as archive:
-                    # The filter refuses paths outside the folder: a host may send anything.
-                    archive.extractall(job.folder, filter="data")
+                try:
+                    with tarfile.open(fileobj=packed, mode="r:") as archive:
+                        # The filter refuses paths outside the folder: a host may send anything.
+                        archive.extractall(job.folder, filter="data")
+                except (tarfile.TarError, OSError) as error:
+                    raise EnvironmentFault(f"its files cannot be unpacked: {error}") from error
 
         hosts = select_hosts(job.cluster, nnodes=job.plan.nnodes)
         _run_on_hosts(hosts, copy_files, fix=_FIX_OF_CONNECTION)
