@@ -11,7 +11,7 @@ import pytest
 
 from support.fakes import GOLDEN, check_golden
 from trainmark import devices
-from trainmark.errors import EnvironmentFault
+from trainmark.errors import EnvironmentFault, UsageError
 from trainmark.launch.cluster import TESTED, Cluster
 from trainmark.launch.launchers import (
     EngineCommand,
@@ -186,6 +186,14 @@ def test_outer_mounts_precede_inner_mounts(plan: Plan) -> None:
         Mount("/nodes/toy", "/nodes/toy", read_only=True),
         Mount("/runs/a", "/runs/a"),
     ]
+
+
+@pytest.mark.parametrize("folder", ["/runs/a:b", "/runs/a,b"])
+def test_folder_that_no_mount_can_name_is_refused(plan: Plan, folder: str) -> None:
+    """A colon separates the parts of a mount for pyxis; a comma those of docker's option."""
+    with pytest.raises(UsageError, match="colon or a comma") as refused:
+        list_mounts(plan, make_site(), folder)
+    assert refused.value.where == folder
 
 
 def test_folder_of_a_program_is_writable_and_data_is_not(plan: Plan) -> None:

@@ -25,7 +25,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trainmark import __version__, cases, devices
-from trainmark.errors import DataError, TrainmarkError, escape_controls
+from trainmark.errors import DataError, TrainmarkError, UsageError, escape_controls
 from trainmark.events.schema import EventWriter, name_node_file
 from trainmark.launch import environment, processes, run_dir
 from trainmark.launch.launchers import render_template
@@ -179,20 +179,33 @@ def list_mounts(plan: Plan, cluster: Cluster, run_dir: str) -> list[Mount]:
 
     Args:
         run_dir: the run's folder on the node.
+
+    Raises:
+        UsageError: the path of one of the three has a colon or a comma.
     """
-    folders = [f"{run_dir}:{run_dir}"]  # FOLDER_OF_NODE:FOLDER_IN_CONTAINER, ``:ro``: read-only
+    folder_mounts = [Mount(run_dir, run_dir)]
     data = cluster.data
     if plan.witness is not None:  # the ranks run a user's own program
-        folders.append(f"{plan.witness.folder}:{plan.witness.folder}")
+        folder_mounts.append(Mount(plan.witness.folder, plan.witness.folder))
     else:
         data = data or Path(plan.data.folder)
     if data is not None:  # a user's own program has data only if the cluster file names some
-        folders.append(f"{data}:{data}:ro")
+        folder_mounts.append(Mount(str(data), str(data), read_only=True))
     mounts: dict[str, Mount] = {}
+    for mount in folder_mounts:
+        # These separate mounts and their parts in the options of docker, podman and pyxis.
+        if ":" in mount.source or "," in mount.source:
+            raise UsageError(
+                "the path has a colon or a comma",
+                where=mount.source,
+                rule="a container cannot mount such a folder",
+                fix="rename the folder, or choose another one",
+            )
+        mounts[mount.target] = mount
     mounts_of_cluster_file = cluster.container.mounts if cluster.container else ()
-    for text in (*folders, *mounts_of_cluster_file):
-        source, target, *mode = text.split(":")  # the mode is optional
-        # A later mount at the same target replaces an earlier one.
+    for text in mounts_of_cluster_file:  # HOST:CONTAINER[:ro]
+        source, target, *mode = text.split(":")
+        # A mount of the cluster file replaces one of the above at the same target.
         mounts[target] = Mount(source, target, read_only=mode == ["ro"])
     return sorted(mounts.values(), key=lambda mount: PurePosixPath(mount.target).parts)
 
