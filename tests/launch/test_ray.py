@@ -39,6 +39,7 @@ class Dashboard(ThreadingHTTPServer):
         self.url = f"http://127.0.0.1:{self.server_address[1]}"
         # By path below /api/jobs/; the path itself lists all jobs.
         self.answers: dict[str, Any] = {"": []}
+        self.texts: dict[str, str] = {}  # by such a path, a text to send in place of the answer
 
     def answer_with(self, run_id: str, name: str) -> None:
         """Answer requests about the job of a run with the recording of this name."""
@@ -55,10 +56,11 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         """Send the answer that the server has for the path of a job, or 404 if it has none."""
-        answer = self.server.answers.get(self.path.removeprefix("/api/jobs/"))
+        path = self.path.removeprefix("/api/jobs/")
+        answer = self.server.answers.get(path)
         self.send_response(404 if answer is None else 200)
         self.end_headers()
-        self.wfile.write(json.dumps(answer).encode())
+        self.wfile.write(self.server.texts.get(path, json.dumps(answer)).encode())
 
     def do_POST(self) -> None:
         self.do_GET()
@@ -114,6 +116,22 @@ def test_a_node_is_asked_for_its_devices(
     plan_of_vendor = plan.model_copy(update={"device": device})
     request = read_driver_request(plan_of_vendor, make_site(ray={"resources": resources}))
     assert request["bundle"] == bundle
+
+
+def test_answer_that_is_not_json_is_reported(plan: Plan, cluster: Dashboard) -> None:
+    # What a proxy in front of the cluster sends, such as a page to log in.
+    cluster.texts[""] = "<html>Log in</html>"
+    with pytest.raises(EnvironmentFault, match="does not respond"):
+        Ray().check(plan, make_site(cluster.url))
+
+
+def test_headers_that_are_not_json_are_reported(
+    plan: Plan, cluster: Dashboard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAY_JOB_HEADERS", "Authorization: Bearer x")
+    with pytest.raises(EnvironmentFault) as refused:
+        Ray().check(plan, make_site(cluster.url))
+    assert refused.value.where == "environment variable RAY_JOB_HEADERS"
 
 
 def test_unreachable_cluster_is_reported_before_submission(plan: Plan) -> None:

@@ -16,6 +16,7 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
+from http.client import HTTPException
 from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -153,14 +154,22 @@ def _request_jobs_api(cluster: Cluster, path: str = "", method: str = "GET") -> 
             ``ID/logs``; empty: the list of all jobs.
 
     Raises:
-        EnvironmentFault: the cluster does not answer, or answers with an error.
+        EnvironmentFault: the cluster does not answer, or answers with an error or with a text that
+            is not JSON; or the variable with the headers is not JSON.
     """
     url = f"{cluster.ray.address or LOCAL_URL}/api/jobs/{path}"
-    headers = json.loads(os.environ.get("RAY_JOB_HEADERS") or "{}")  # as `ray job` reads them
+    try:
+        headers = json.loads(os.environ.get("RAY_JOB_HEADERS") or "{}")  # as `ray job` reads them
+    except ValueError as error:
+        raise EnvironmentFault(
+            f"not JSON: {error}",
+            where="environment variable RAY_JOB_HEADERS",
+            rule="it holds the headers of requests to Ray as a JSON object",
+        ) from None
     try:
         with urlopen(Request(url, headers=headers, method=method), timeout=10) as answer:
             return json.load(answer)
-    except OSError as fault:
+    except (OSError, HTTPException, ValueError) as fault:
         raise EnvironmentFault(f"the Ray cluster does not respond: {fault}", where=url) from None
 
 
