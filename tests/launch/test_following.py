@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from trainmark.errors import EnvironmentFault, RecordError
+from trainmark.events.schema import LAUNCHER_FILE
 from trainmark.launch import launchers, run_dir, submission
 from trainmark.launch.cluster import Cluster
 from trainmark.launch.launchers import EngineCommand, EngineJob, JobState, Launcher
@@ -130,6 +131,21 @@ def test_job_that_does_not_end_is_abandoned_after_its_time_limit(
     assert submission.follow(job, StopRequest(), messages.append).status == "timed_out"
     assert job.num_cancels > 1  # again and again, until patience ends
     assert messages[-1] == ("RUNNING" if answers else "no controller")
+
+
+def test_job_whose_files_cannot_be_written_begins_no_run(
+    plan: Plan, use_engine: Callable[[Held], None], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A file in a folder that is missing stands for any file that the disk does not take."""
+    new_plan = plan.model_copy(update={"run_dir": str(tmp_path / "new")})
+    use_engine(Held())
+    command = EngineCommand(argv=("true",), files={"missing/job.sh": ""})
+    monkeypatch.setattr(Held, "build_command", lambda *_: command)
+    monkeypatch.setattr(submission, "require_launcher", lambda *_: Held())
+    with pytest.raises(EnvironmentFault, match="cannot write to this folder"):
+        submission.prepare_job(new_plan, Cluster())
+    # Without the launcher's first event, a run has not begun.
+    assert not (tmp_path / "new" / LAUNCHER_FILE).exists()
 
 
 def test_submitting_command_saves_the_job_id(plan: Plan) -> None:

@@ -59,16 +59,21 @@ def prepare_job(plan: Plan, cluster: Cluster) -> Callable[[], EngineJob]:
     returned function means that the engine refused the job.
 
     Raises:
-        TrainmarkError: a check failed; nothing was started.
+        TrainmarkError: a check failed, or the run directory cannot be written; nothing was
+            started.
     """
     require_launcher(cluster, plan.launcher).check(plan, cluster)
     command = build_command(plan, cluster)
     folder = Path(plan.run_dir)
     with run_dir.create_run_dir(folder):
+        # The files come first: if they cannot be written, there is no run.
+        try:
+            for name, content in command.files.items():
+                (folder / name).write_text(content, encoding="utf-8")
+        except OSError as error:
+            raise run_dir.build_write_fault(folder, error) from error
         # The nodes describe their environments themselves.
         run_dir.begin_run(plan, folder, environment={}).close()
-        for name, content in command.files.items():
-            (folder / name).write_text(content, encoding="utf-8")
     # From here on the lock is free, but the files keep other runs out of the folder.
     return lambda: launchers.start_job(command, plan, cluster)
 
