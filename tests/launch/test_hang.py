@@ -6,8 +6,10 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING
 
+import psutil
 import pytest
 
+from trainmark.launch import stacks as stacks_module
 from trainmark.launch.hang import RankPlace, find_place, group_ranks
 from trainmark.launch.stacks import save_stacks
 from trainmark.rank.worker import STACKS_SIGNAL
@@ -190,3 +192,15 @@ def test_real_rank_missing_from_a_collective_is_named(tmp_path: Path) -> None:
             rank.kill()
             rank.communicate()
     assert stacks == expected
+
+
+def test_rank_that_ends_before_its_state_is_read_counts_as_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with subprocess.Popen(["true"]) as ended:
+        pass
+    monkeypatch.setattr(psutil, "pid_exists", lambda _: True)  # asked while it still ran
+    monkeypatch.setattr(stacks_module, "_TIMEOUT_S", 0)
+    file = tmp_path / "stacks.txt"
+    save_stacks([ended], [file], STACKS_SIGNAL)
+    assert "(state: gone)" in file.read_text()

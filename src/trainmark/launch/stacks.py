@@ -43,6 +43,10 @@ def save_stacks(
         time.sleep(_POLL_S)
     for rank, path in zip(ranks, files, strict=True):
         if not path.exists() or path.stat().st_size == 0:
-            state = psutil.Process(rank.pid).status() if psutil.pid_exists(rank.pid) else "gone"
+            state: str
+            try:
+                state = psutil.Process(rank.pid).status()
+            except psutil.NoSuchProcess:
+                state = "gone"
             path.write_text(f"no stack: the process did not answer (state: {state})\n")
     return [path.name for path in files]
