@@ -22,11 +22,14 @@ INTERFACES = ("lo", "eth0", "ib0", "ib1")
 
 @pytest.fixture
 def machine(monkeypatch):
-    """A machine with some interfaces, of which ``ib1`` is down, and an address."""
+    """A machine with some interfaces, of which ``ib1`` is down, and an address of each kind."""
     states = {name: SimpleNamespace(isup=name != "ib1") for name in INTERFACES}
-    address = SimpleNamespace(family=socket.AF_INET, address="10.0.0.7")
+    addresses = [
+        SimpleNamespace(family=socket.AF_INET, address="10.0.0.7"),
+        SimpleNamespace(family=socket.AF_INET6, address="fe80::7%eth0"),
+    ]
     monkeypatch.setattr(psutil, "net_if_stats", lambda: states)
-    monkeypatch.setattr(psutil, "net_if_addrs", lambda: {"eth0": [address]})
+    monkeypatch.setattr(psutil, "net_if_addrs", lambda: {"eth0": addresses})
 
 
 def check_network(
@@ -57,18 +60,20 @@ def check_network(
         ("nccl", "NCCL_SOCKET_IFNAME", "ib1"),
         ("hccl", "HCCL_SOCKET_IFNAME", "enp"),
         ("hccl", "HCCL_IF_IP", "10.0.0.8"),
+        ("hccl", "HCCL_IF_IP", "node0"),  # a host name is no address
         ("cncl", "CNCL_SOCKET_IFNAME", ","),  # a list without a name
     ],
 )
 def test_variable_that_names_no_interface_is_refused(backend, name, value):
-    """``machine`` has eth0, ib0, lo, an ib1 that is down, and the address 10.0.0.7."""
+    """``machine`` has eth0, ib0, lo, an ib1 that is down, and two addresses."""
     with pytest.raises(UsageError) as refused:
         check_network(backend, **{name: value})
     assert refused.value.where == f"environment variable {name}={value}"
-    interfaces = (
-        "10.0.0.7" if name == "HCCL_IF_IP" else "eth0, ib0, lo; interfaces that are down: ib1"
-    )
-    assert refused.value.rule.endswith(interfaces)
+    if name == "HCCL_IF_IP":
+        usable = "10.0.0.7, fe80::7"
+    else:
+        usable = "eth0, ib0, lo; interfaces that are down: ib1"
+    assert refused.value.rule.endswith(usable)
     assert name in refused.value.fix
 
 
@@ -84,6 +89,8 @@ def test_variable_that_names_no_interface_is_refused(backend, name, value):
         ("nccl", "NCCL_SOCKET_IFNAME", "=ib0"),
         ("nccl", "NCCL_SOCKET_IFNAME", "^lo,docker"),
         ("hccl", "HCCL_IF_IP", "10.0.0.7"),
+        ("hccl", "HCCL_IF_IP", "fe80::7"),
+        ("hccl", "HCCL_IF_IP", "FE80:0::0007%eth0"),  # the same address, written otherwise
         # Of a library that these ranks do not use.
         ("gloo", "NCCL_SOCKET_IFNAME", "bond"),
         ("nccl", "GLOO_SOCKET_IFNAME", "bond"),

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import socket
+from ipaddress import ip_address
 from typing import TYPE_CHECKING
 
 import psutil
@@ -18,6 +19,7 @@ from trainmark.launch.environment import is_recorded
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from ipaddress import IPv4Address, IPv6Address
 
     from trainmark.protocols import Vendor
 
@@ -134,13 +136,13 @@ def _refuse_absent_address(name: str, value: str) -> None:
     Raises:
         UsageError: with the variable's name, its value and the addresses of this machine.
     """
-    addresses = []
+    addresses = []  # as texts; an IPv6 address has several, such as ``fe80::1`` and ``FE80:0::1``
     for interface_addresses in psutil.net_if_addrs().values():
         for address in interface_addresses:
             if address.family in (socket.AF_INET, socket.AF_INET6):
                 addresses.append(address.address.partition("%")[0])  # without the zone of IPv6
     addresses.sort()
-    if value not in addresses:
+    if _parse_address(value) not in map(_parse_address, addresses):
         raise UsageError(
             f"no interface has the address {value}",
             where=f"environment variable {name}={value}",
@@ -150,6 +152,14 @@ def _refuse_absent_address(name: str, value: str) -> None:
             ),
             fix=f"choose one of these addresses, or unset {name}",
         )
+
+
+def _parse_address(text: str) -> IPv4Address | IPv6Address | None:
+    """Return an address without the zone that an IPv6 address may have; None: it is none."""
+    try:
+        return ip_address(text.partition("%")[0])
+    except ValueError:
+        return None
 
 
 def _refuse_without_loopback() -> None:
