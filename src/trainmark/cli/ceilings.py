@@ -18,7 +18,7 @@ EXAMPLES = """\
 """
 
 _STARTUP_S = 120.0  # time that ranks need to import torch on a busy machine
-_MAX_ROWS = 16  # of the result, with the table of pairs as the last
+_MAX_ROWS = 16  # of the result at most: kinds of rates, each of which is measured for --budget-s
 
 
 @add_model_options(RunRequest, "device", "nproc")

@@ -211,8 +211,8 @@ class Cluster(Frozen):
             key: the setting's key, with dots.
             what: the problem.
             rule: what is valid.
-            fix: what to do in the file, beginning with a verb. None: if there is a cluster file,
-                the error names no remedy; else the remedy is to set the key in one.
+            fix: what to do in the file, beginning with a verb. None: the error names no remedy,
+                unless all settings are defaults; then the remedy is to set the key in a file.
         """
         # Nobody wrote a setting: all are defaults.
         if self._file is None and not self.model_fields_set:

@@ -61,8 +61,9 @@ class SeriesEntry:
         plan: the resolved plan, with the folder of a first attempt; None: this machine cannot run
             the entry.
         cluster: settings of the plan's launcher.
-        state: ``finished``: records of the same work exist; ``skipped``: this machine cannot run
-            it; ``left``: the series was stopped before it; ``to run``: until the series ends.
+        state: ``finished``: records of the same work existed before; ``skipped``: this machine
+            cannot run it; ``to run``: launches are missing, until the series ends. From then on
+            ``passed``, ``failed``, or ``left``: the series was stopped before its last launch.
         reason: why the entry failed, was skipped or was left, or what would run.
         run_dir: folder of the newest attempt, or of the next one if launches are missing; None if
             there is none.

@@ -127,8 +127,8 @@ class Kubernetes(Launcher):
                 f"no volume of the pods contains {plan.run_dir}",
                 fix="add a volume that this machine shares under the same path",
             )
-        with TemporaryDirectory() as trial:  # the run directory does not exist yet
-            file = Path(trial) / MANIFEST
+        with TemporaryDirectory() as temporary_folder:  # the run directory does not exist yet
+            file = Path(temporary_folder) / MANIFEST
             file.write_text(render_manifest(plan, cluster), encoding="utf-8")
             _run_kubectl(cluster, "create", "-f", str(file), "--dry-run=server")
 

@@ -36,7 +36,7 @@ REQUEST_FILE = "ray.json"
 # Prefix of a line that reports the state of the job: its phase, and a description.
 STATE_PREFIX = "trainmark-job "
 # Placeholders in the script of a node.
-RANK = "@RANK@"
+NODE_RANK = "@RANK@"
 MASTER = "@MASTER@"
 PORT = "@PORT@"
 _BEAT_S = 1.0  # interval of the lines that tell a node that it is still watched
@@ -83,12 +83,14 @@ class Ray(Launcher):
         # What Ray reserves on each node: a core and a device for each rank, unless the cluster file
         # sets other amounts.
         bundle = {"CPU": plan.nproc, device_resource: plan.nproc} | cluster.ray.resources
-        # RANK, MASTER and PORT are placeholders, which `run_nodes` replaces once it knows the
+        # NODE_RANK, MASTER and PORT are placeholders, which `run_nodes` replaces once it knows the
         # nodes. The script has an option --port with the cluster file's port already; this one
         # comes later and therefore counts. It gives a port that is free on the first node. With
         # --heartbeat, a node ends its ranks once nothing arrives on its standard input.
         options = ("--port", PORT, "--heartbeat")
-        script = render_node_script(plan, cluster, node_rank=RANK, master=MASTER, options=options)
+        script = render_node_script(
+            plan, cluster, node_rank=NODE_RANK, master=MASTER, options=options
+        )
         request = {
             "nnodes": plan.nnodes,
             # The cluster file may set an amount of 0, so that a node does not need the resource.
@@ -260,7 +262,7 @@ def run_nodes(folder: Path, *, nnodes: int, bundle: dict[str, float], script: st
     nodes: dict[Any, int] = {}  # number of each node by Ray's reference to its exit code
     for number, actor in enumerate(actors):
         log = str(folder / f"log.ray{number}.txt")
-        nodes[actor.run.remote(script.replace(RANK, str(number)), log)] = number
+        nodes[actor.run.remote(script.replace(NODE_RANK, str(number)), log)] = number
     failures = _wait_for_ends(nodes, actors, stop_signals)
     if failures:  # else Ray's own message says how the job ended
         _report_phase("ended", failures[0])
