@@ -463,6 +463,13 @@ def test_each_check_of_a_case_is_described(cli, lang, first, last, monkeypatch):
     assert last in out.splitlines()[-1]
 
 
+@pytest.mark.parametrize("words", [("bs=4",), ("--device", "cpu")])
+def test_settings_of_a_run_are_refused_for_a_new_case(cli, words):
+    code, _, err = cli("check", "points", *words, "--new", "mine")
+    assert (code, "--new only writes a template" in err) == (2, True)
+    assert not Path("mine").exists()
+
+
 def test_checks_of_a_case_are_printed_as_json(cli, monkeypatch):
     fault, note = message("check_too_few_steps", steps=3), message("check_without_probe")
     # One check that passed, one that failed and one that was skipped.

@@ -10,7 +10,7 @@ import typer
 
 from trainmark.cli.options import Assignments, Json, Lang, add_model_options, complete_with
 from trainmark.cli.output import print_json, print_lines, print_remark, print_text
-from trainmark.errors import EXIT_FAILED
+from trainmark.errors import EXIT_FAILED, UsageError
 from trainmark.plan.request import RunRequest
 from trainmark.spec import message
 
@@ -57,6 +57,12 @@ def check(
     from trainmark.plan.recipes import parse_assignments
 
     if new is not None:
+        if overrides or fields:
+            raise UsageError(
+                "--new only writes a template, and takes no settings of a run",
+                where="--new",
+                fix="remove the settings and options, or remove --new",
+            )
         _write_template(case, new)
         return
     request = RunRequest.build(
