@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from trainmark.errors import EnvironmentFault, RecordError
+from trainmark.errors import EnvironmentFault, LostRunError, RecordError
 from trainmark.events.schema import LAUNCHER_FILE
 from trainmark.launch import launchers, run_dir, submission
 from trainmark.launch.cluster import Cluster
@@ -131,6 +132,23 @@ def test_job_that_does_not_end_is_abandoned_after_its_time_limit(
     assert submission.follow(job, StopRequest(), messages.append).status == "timed_out"
     assert job.num_cancels > 1  # again and again, until patience ends
     assert messages[-1] == ("RUNNING" if answers else "no controller")
+
+
+def test_deleted_run_directory_is_reported_after_the_job_was_cancelled(
+    plan: Plan, use_engine: Callable[[Held], None]
+) -> None:
+    use_engine(Held())
+    job, request = EngineJob(plan, Cluster()), StopRequest()
+
+    def delete_folder(message: str) -> None:
+        """While the job runs, delete its folder and send a signal, on which it is cancelled."""
+        if message == "RUNNING":
+            shutil.rmtree(plan.run_dir, ignore_errors=True)
+            request.signal_name = "SIGINT"
+
+    with pytest.raises(LostRunError, match="the record cannot be written"):
+        submission.follow(job, request, delete_folder)
+    assert job.num_cancels == 1
 
 
 def test_job_whose_files_cannot_be_written_begins_no_run(

@@ -214,7 +214,7 @@ def finish_run(run_dir: Path, events: EventWriter) -> Record:
         new_record = reduce.reduce(run_dir)
         record.write_record(new_record, run_dir)
     except OSError as error:
-        raise _build_lost_error(run_dir, error) from error
+        raise build_lost_error(run_dir, error) from error
     try:
         # The record in one line, which result collections import.
         index_record.write_index(new_record, run_dir)
@@ -227,7 +227,7 @@ def finish_run(run_dir: Path, events: EventWriter) -> Record:
     return new_record.model_copy(update={"verification": "verified"})
 
 
-def _build_lost_error(run_dir: Path, error: OSError) -> LostRunError:
+def build_lost_error(run_dir: Path, error: OSError) -> LostRunError:
     """Return the error of a record that cannot be written, with a fix for its cause."""
     if not run_dir.exists():
         fix = "start the run again, and keep its folder until it ends"

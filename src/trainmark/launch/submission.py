@@ -133,6 +133,7 @@ def follow(
 
     Raises:
         RecordError: another process follows the job.
+        LostRunError: the run directory was deleted meanwhile, or the disk is full.
     """
     folder = job.folder
     launcher = launchers.load_launcher(job.plan.launcher)
@@ -258,9 +259,12 @@ def _wait_for_end(
 
 def _emit_state(folder: Path, state: JobState) -> None:
     """Write a state of the job into the run directory."""
-    events = EventWriter(folder / JOB_EVENTS_FILE, time.perf_counter_ns)
-    events.emit("job", phase=state.phase, text=state.description)
-    events.close()
+    # If the directory was deleted or the disk is full, the job must still be watched and perhaps
+    # cancelled: only the end of the run reports it.
+    with suppress(OSError):
+        events = EventWriter(folder / JOB_EVENTS_FILE, time.perf_counter_ns)
+        events.emit("job", phase=state.phase, text=state.description)
+        events.close()
 
 
 def _finish(folder: Path, stop: dict[str, Any] | None) -> Record:
@@ -268,10 +272,16 @@ def _finish(folder: Path, stop: dict[str, Any] | None) -> Record:
 
     Args:
         stop: why the job was cancelled, as fields of the event ``stop``; None: it was not.
+
+    Raises:
+        LostRunError: the folder was deleted meanwhile, or the disk is full.
     """
-    events = EventWriter(folder / LAUNCHER_FILE, time.perf_counter_ns)
-    if stop is not None:
-        events.emit("stop", **stop)
+    try:
+        events = EventWriter(folder / LAUNCHER_FILE, time.perf_counter_ns)
+        if stop is not None:
+            events.emit("stop", **stop)
+    except OSError as error:
+        raise run_dir.build_lost_error(folder, error) from error
     return run_dir.finish_run(folder, events)
 
 
