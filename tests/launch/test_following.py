@@ -151,6 +151,15 @@ def test_deleted_run_directory_is_reported_after_the_job_was_cancelled(
     assert job.num_cancels == 1
 
 
+def test_failed_job_whose_log_was_deleted_has_ended(plan: Plan) -> None:
+    # The words of the log, which usually tell why a command failed, are missing then.
+    command = EngineCommand(argv=("sh", "-c", "rm log.job.txt; exit 3"), files={})
+    job = launchers.start_job(command, plan, Cluster())
+    assert job.process is not None
+    assert job.process.wait() == 3
+    assert Launcher.read_state(Held(), job) == JobState(phase="ended")
+
+
 def test_job_whose_files_cannot_be_written_begins_no_run(
     plan: Plan, use_engine: Callable[[Held], None], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

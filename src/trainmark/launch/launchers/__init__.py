@@ -221,7 +221,12 @@ def compute_job_limit_s(plan: Plan) -> float:
 
 
 def read_log_end(log: Path) -> str:
-    """Return the last 64 KiB of a log, which may be too large to read whole."""
+    """Return the last 64 KiB of a log, which may be too large to read whole.
+
+    Empty if the log is missing: somebody may delete the run directory while the job runs.
+    """
+    if not log.exists():
+        return ""
     with log.open("rb") as file:
         size = file.seek(0, os.SEEK_END)
         file.seek(max(0, size - (64 << 10)))
