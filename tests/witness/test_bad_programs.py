@@ -30,10 +30,11 @@ def test_program_that_cannot_be_measured_fails_with_its_reason(tmp_path, kind, c
     assert (record.cause.kind, record.cause.message.code) == ("witness", code)
 
 
-@pytest.mark.parametrize("kind", ["forks", "os_exit"])
-def test_program_that_ends_in_an_unusual_way_is_measured_in_full(tmp_path, kind):
-    # ``forks``: a child process trains; ``os_exit``: the program ends without Python's own cleanup.
-    # Both train 20 steps, and no finding lowers the trust in the record for good.
+@pytest.mark.parametrize("kind", ["forks", "os_exit", "looks_first"])
+def test_program_that_starts_or_ends_in_an_unusual_way_is_measured_in_full(tmp_path, kind):
+    # ``forks``: a child process trains; ``os_exit``: the program ends without Python's own cleanup;
+    # ``looks_first``: it asks for torch's spec before it imports torch. Each trains 20 steps, and
+    # no finding lowers the trust in the record for good.
     record = measure(tmp_path, "bad.py", kind, work=WORK)
     assert (record.status, record.counts.steps, list_grave_finding_codes(record)) == (
         "passed",

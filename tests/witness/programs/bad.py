@@ -1,5 +1,6 @@
 """Programs that cannot be measured, or only in part; the argument says which."""
 
+import importlib.util
 import os
 import sys
 
@@ -10,6 +11,10 @@ if KIND == "no_torch":
 if KIND == "fails_first":
     print("the data set is missing")
     sys.exit(4)
+
+if KIND == "looks_first":
+    # Other packages look whether torch is there, before anything imports it.
+    assert importlib.util.find_spec("torch") is not None
 
 import torch  # noqa: E402
 from torch import nn  # noqa: E402

@@ -34,23 +34,32 @@ def _run_hidden_module() -> None:
 
 
 class _TorchFinder:
-    """Finds torch in the usual way, and installs the hooks after its import."""
+    """Finds torch in the usual way, and installs the hooks after its first import."""
 
     def find_spec(
         self, name: str, path: Any = None, target: Any = None
     ) -> importlib.machinery.ModuleSpec | None:
         """Return torch's spec, whose loader also installs the hooks; None for other modules."""
-        del path, target  # Python gives them; torch is not in a package, and not loaded again
         if name != "torch":
             return None
-        sys.meta_path.remove(self)  # or ``find_spec`` below would call this method again
-        spec = importlib.util.find_spec(name)
+        spec = None  # as the finder returns it that would have found torch without this one
+        for finder in list(sys.meta_path):  # a copy: a finder may remove itself
+            # Python also passes over a finder that is too old to have ``find_spec``.
+            if finder is not self and hasattr(finder, "find_spec"):
+                spec = finder.find_spec(name, path, target)
+            if spec is not None:
+                break
         if spec is not None and spec.loader is not None:
             import_torch = spec.loader.exec_module
 
             def import_and_hook(module: Any) -> None:
                 import_torch(module)
-                _install_hooks()
+                # This finder stays until torch is imported, and not only found: a program may call
+                # ``importlib.util.find_spec`` before it imports torch. Once it is gone, the hooks
+                # are installed, and a further spec of torch installs none.
+                if self in sys.meta_path:
+                    sys.meta_path.remove(self)
+                    _install_hooks()
 
             loader: Any = spec.loader
             loader.exec_module = import_and_hook
