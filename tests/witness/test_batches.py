@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import time
+from hashlib import blake2b
+
 import pytest
 import torch
 
@@ -35,6 +38,22 @@ MARKS = (0, 0)  # of the device, before and after a batch was fetched
                 "attention_mask": torch.tensor([[1, 1, 1, 0, 0], [1, 0, 0, 0, 0]]),
             },
             Counts(samples=2, sequences=2, tokens=4, tokens_padded=10),
+        ),
+        # A mask of another shape than the tokens, here one for each pair of tokens, is not used.
+        (
+            {
+                "input_ids": torch.zeros(2, 5, dtype=torch.long),
+                "attention_mask": torch.ones(2, 1, 5, 5),
+            },
+            Counts(samples=2, sequences=2, tokens=10, tokens_padded=10),
+        ),
+        # Nor is one that is added to the scores of attention: -inf at padding, else 0.
+        (
+            {
+                "input_ids": torch.zeros(2, 2, dtype=torch.long),
+                "attention_mask": torch.tensor([[0.0, 0.0], [0.0, float("-inf")]]),
+            },
+            Counts(samples=2, sequences=2, tokens=4, tokens_padded=4),
         ),
         # A mask that is no tensor is not used.
         (
@@ -106,3 +125,31 @@ def test_first_epoch_rows_have_equal_digests_only_if_equal():
     assert len(digests) == 4
     assert len(set(digests)) == 3
     assert digests[0] == digests[3]
+
+
+@pytest.mark.parametrize("dimension", [0, 1])
+def test_rows_are_digested_by_their_bytes(dimension):
+    # The rows lie along ``dimension``: in the second case, the bytes of a row are not in one piece.
+    rows = torch.arange(6, dtype=torch.bfloat16).reshape(3, 2)
+    counter = BatchCounter(sample_dimension=dimension)
+    counter.add(TRAIN, rows if dimension == 0 else rows.T, MARKS)
+    counter.note_backward()
+    # The 4 bytes of each row: two numbers of bfloat16.
+    contents = [bytes(row.clone().untyped_storage()) for row in rows]
+    expected = [int.from_bytes(blake2b(row, digest_size=7).digest(), "big") for row in contents]
+    assert counter.list_rows() == expected
+
+
+def test_rows_of_sparse_tensor_have_no_digests():
+    counter = BatchCounter()
+    counter.add(TRAIN, torch.eye(3).to_sparse(), MARKS)
+    counter.note_backward()
+    assert counter.list_rows() == []
+
+
+def test_digests_of_images_take_no_noticeable_time():
+    counter = BatchCounter()
+    images = torch.zeros(8, 3, 224, 224)  # 4.8 MB; a loop in Python over its bytes takes seconds
+    start_s = time.process_time()
+    counter.add(TRAIN, images, MARKS)
+    assert time.process_time() - start_s < 1.0  # usually 0.01

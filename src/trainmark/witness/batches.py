@@ -6,6 +6,7 @@ data set counts as trained if its batch was the last one before a backward pass.
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
@@ -142,7 +143,11 @@ class BatchCounter:
         # A mask that is no tensor is not used. One on the device is not read, because that would
         # wait for the device.
         if tokens_padded and hasattr(mask, "device") and mask.device.type == "cpu":
-            tokens = int(mask.sum())
+            num_unmasked = float(mask.sum())
+            # Only a mask with a 1 for each token that is no padding, and a 0 for each other one, is
+            # used. Others have an element for each pair of tokens, or -inf for those to ignore.
+            if mask.numel() == tokens_padded and 0 < num_unmasked <= tokens_padded:
+                tokens = int(num_unmasked)
         return Counts(
             samples=samples, sequences=samples, tokens=tokens, tokens_padded=tokens_padded
         )
@@ -194,17 +199,23 @@ def _iterate_tensors(batch: Any, depth: int) -> Iterator[Any]:
 
 
 def _digest_rows(tensor: Any | None, dimension: int) -> list[int]:
-    """Return digests of the first rows of a tensor on the host; empty for a tensor on a device.
+    """Return digests of the first rows of a tensor on the host.
+
+    There are none for a tensor on a device, which would have to be waited for, and for a sparse
+    one, whose rows do not lie in memory.
 
     Args:
         dimension: the dimension along which the rows lie.
     """
     if tensor is None or tensor.device.type != "cpu" or tensor.dim() <= dimension:
         return []
+    if str(tensor.layout) != "torch.strided":
+        return []
     digests = []
-    for row in tensor.detach().contiguous().unbind(dimension)[:_MAX_ROWS]:
-        # The storage of a copy has only this row; that of `row` itself is the whole tensor's.
-        storage = bytes(row.clone().contiguous().untyped_storage())
+    for row in tensor.detach().unbind(dimension)[:_MAX_ROWS]:
+        elements = row.contiguous()  # in one piece of memory
+        # The program waits: the bytes are read at once, and not one by one in Python.
+        content = ctypes.string_at(elements.data_ptr(), elements.numel() * elements.element_size())
         # With 7 bytes, the number fits into a signed integer of 64 bits.
-        digests.append(int.from_bytes(blake2b(storage, digest_size=7).digest(), "big"))
+        digests.append(int.from_bytes(blake2b(content, digest_size=7).digest(), "big"))
     return digests
