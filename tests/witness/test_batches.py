@@ -115,10 +115,9 @@ def test_first_epoch_rows_have_equal_digests_only_if_equal():
     # ``TRAIN`` is the id of a data set; ``MARKS`` are times of the fetch, without effect here.
     counter = BatchCounter()
     rows = torch.arange(6).reshape(3, 2)  # three different rows
-    # A loader has a new iterator in each epoch.
-    counter.add(TRAIN, rows, MARKS, iterator_id=1)
-    counter.add(TRAIN, rows[:1], MARKS, iterator_id=1)  # the first row again
-    counter.add(TRAIN, rows, MARKS, iterator_id=2)  # the second epoch
+    counter.add(TRAIN, rows, MARKS, epoch_number=1)
+    counter.add(TRAIN, rows[:1], MARKS, epoch_number=1)  # the first row again
+    counter.add(TRAIN, rows, MARKS, epoch_number=2)  # the second epoch
     counter.note_backward()
     digests = counter.list_rows()
     # 3 rows and the repeated one; the second epoch is left out.

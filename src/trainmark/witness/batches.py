@@ -43,10 +43,10 @@ class _FirstRows:
     """Digests of the first rows of the first epoch of a data set.
 
     Args:
-        iterator_id: id of the loader's iterator in the first epoch.
+        epoch_number: number of this epoch, as ``BatchCounter.add`` gets it.
     """
 
-    iterator_id: int
+    epoch_number: int
     digests: list[int] = field(default_factory=list)
 
 
@@ -76,7 +76,7 @@ class BatchCounter:
     _rows: dict[int, _FirstRows] = field(default_factory=dict)
 
     def add(
-        self, dataset_id: int, batch: Any, marks: tuple[Any, Any], *, iterator_id: int = 0
+        self, dataset_id: int, batch: Any, marks: tuple[Any, Any], *, epoch_number: int = 0
     ) -> None:
         """Add a batch that a loader yielded.
 
@@ -84,14 +84,14 @@ class BatchCounter:
             dataset_id: id of the loader's data set.
             marks: marks in the device's stream of work before and after the batch was fetched; the
                 device returns the time between them.
-            iterator_id: id of the loader's iterator; each epoch has a new one.
+            epoch_number: number of the epoch; each epoch of each loader has its own.
         """
         self._fetches.append(Fetch(dataset_id, self.measure(batch), marks))
         self._last_dataset_id = dataset_id  # a backward pass that follows may train on it
         # Only rows of a data set's first epoch tell whether rows are read more than once in an
         # epoch: in a later epoch each row comes again anyway.
-        rows = self._rows.setdefault(dataset_id, _FirstRows(iterator_id))
-        if iterator_id == rows.iterator_id and len(rows.digests) < _MAX_ROWS:
+        rows = self._rows.setdefault(dataset_id, _FirstRows(epoch_number))
+        if epoch_number == rows.epoch_number and len(rows.digests) < _MAX_ROWS:
             rows.digests += _digest_rows(_find_inputs(batch), self.sample_dimension)
 
     def list_rows(self) -> list[int]:

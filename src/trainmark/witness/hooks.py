@@ -9,8 +9,10 @@ from __future__ import annotations
 import functools
 import os
 import threading
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 from trainmark.witness import RUN_DIR_VARIABLE
 from trainmark.witness.process import EarlyBatch, clock, watch_process
@@ -36,6 +38,9 @@ class _ModeCalls(threading.local):
 
 
 _mode_calls = _ModeCalls()
+_epoch_numbers = count(1)  # for all epochs of all loaders
+# The number of the epoch that an iterator of a loader reads; iterators are not kept alive.
+_epoch_of_iterator: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
 
 
 def install(start_ns: int) -> None:
@@ -90,7 +95,11 @@ def _hook_optimizers() -> None:
 
 
 def _hook_backward(torch: Any) -> None:
-    """Report each backward pass with its loss; the first one makes this process a rank."""
+    """Report each backward pass with its loss; the first one makes this process a rank.
+
+    A pass within another one is a part of that one: ``torch.utils.checkpoint`` with
+    ``use_reentrant=True`` starts one for each block of the model. It is not reported.
+    """
     backward = torch.autograd.backward  # ``Tensor.backward`` calls it too
 
     def note_backward(watched: WitnessedProcess, tensors: Any) -> None:
@@ -107,7 +116,10 @@ def _hook_backward(torch: Any) -> None:
 
     @functools.wraps(backward)
     def call_backward(tensors: Any, *args: Any, **kwargs: Any) -> None:
-        _call_safely(lambda watched: note_backward(watched, tensors))
+        # The number of the pass that runs in this thread; -1: none does. A thread of torch's own
+        # may run a part of a pass, and has its number too. The function is private to torch.
+        if torch._C._current_graph_task_id() == -1:
+            _call_safely(lambda watched: note_backward(watched, tensors))
         backward(tensors, *args, **kwargs)
 
     torch.autograd.backward = call_backward
@@ -132,6 +144,7 @@ def _hook_loaders() -> None:
         # rank. If the mark fails, the hooks stop, and the batch is not reported below.
         start_marks: list[Any] = []
         _call_rank_safely(lambda rank: start_marks.append(rank.device.mark()))
+        epoch_number = _number_epoch(iterator)
         batch = fetch(iterator)
         # ``_dataset`` is private to torch. Without it, each epoch counts as a data set of its own.
         dataset_id = id(getattr(iterator, "_dataset", iterator))
@@ -141,14 +154,28 @@ def _hook_loaders() -> None:
                     dataset_id,
                     batch,
                     (start_marks[0], rank.device.mark()),
-                    iterator_id=id(iterator),
+                    epoch_number=epoch_number,
                 )
             )
         else:
-            watched.early_batch = EarlyBatch(dataset_id, batch, id(iterator))
+            watched.early_batch = EarlyBatch(dataset_id, batch, epoch_number)
         return batch
 
     iterator_class.__next__ = call_fetch
+
+
+def _number_epoch(iterator: Any) -> int:
+    """Return the number of the epoch that an iterator of a loader reads; called before each fetch.
+
+    Each epoch of each loader has its own number. The id of the iterator would not do: torch frees
+    the iterator after its epoch, and the next one often gets its id. A loader with persistent
+    workers even has the same iterator in all epochs.
+    """
+    # Batches that the iterator has yielded in this epoch; private to torch.
+    num_yielded = getattr(iterator, "_num_yielded", None)
+    if iterator not in _epoch_of_iterator or num_yielded == 0:
+        _epoch_of_iterator[iterator] = next(_epoch_numbers)
+    return _epoch_of_iterator[iterator]
 
 
 def _hook_pauses(torch: Any) -> None:

@@ -35,12 +35,12 @@ class EarlyBatch(NamedTuple):
 
     Args:
         dataset_id: id of its data set.
-        iterator_id: id of the loader's iterator.
+        epoch_number: number of the epoch that the loader reads; each has its own.
     """
 
     dataset_id: int
     batch: Any
-    iterator_id: int
+    epoch_number: int
 
 
 class WitnessedProcess:
@@ -134,7 +134,7 @@ class WitnessedProcess:
             early = self.early_batch
             mark = device.mark()  # twice, as start and end: how long the fetch took is not known
             self.rank.batches.add(
-                early.dataset_id, early.batch, (mark, mark), iterator_id=early.iterator_id
+                early.dataset_id, early.batch, (mark, mark), epoch_number=early.epoch_number
             )
             self.early_batch = None
         if self._early_optimizer is not None:  # its step does the backward pass that is running
