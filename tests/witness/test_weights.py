@@ -44,6 +44,19 @@ def test_only_checks_between_windows_count(joins):
     assert not weights.violations
 
 
+def test_step_that_goes_on_after_a_window_ended_in_it_may_change_tensors():
+    # An evaluation in the closure of a step ends the window; the step then changes the tensors.
+    optimizer = make_optimizer()
+    weights = TrainedWeights(clock=lambda: 0)
+    weights.add(optimizer)
+    for step in range(3):
+        weights.check_before_step(step=step)
+        weights.check_window(first_step=step, steps=1, exact=False)
+        optimizer.step()
+        weights.count_step(optimizer)
+    assert "witness_changed_outside" not in weights.violations
+
+
 def test_optimizer_whose_last_group_is_empty_is_checked():
     # An optimizer of one tensor in its first group, and of none in a second one.
     optimizer = make_optimizer()

@@ -21,6 +21,7 @@ from trainmark.events.schema import EventWriter, name_rank_file
 from trainmark.protocols import Counts
 from trainmark.rank.failure import describe_failure
 from trainmark.witness import RUN_DIR_VARIABLE
+from trainmark.witness.stepping import SteppingOptimizers
 
 if TYPE_CHECKING:
     from trainmark.protocols import Device
@@ -56,7 +57,7 @@ class WitnessedProcess:
         rank: the rank that this process is; None: it is not a rank.
         last_request_ns: time at which the program last asked for a batch.
         early_batch: the last batch before the process became a rank; None: there was none.
-        _early_optimizer: the optimizer that is stepping before the process is a rank; None: none.
+        _stepping: the optimizers that are stepping now.
         _is_watching: whether the hooks in torch still report to this object.
         _events: writes the file of the rank; None: the process has not claimed to be a rank.
         _pid: id of this process, by which a forked child knows that it is another one.
@@ -69,8 +70,7 @@ class WitnessedProcess:
         self.last_request_ns = 0  # when the program last asked for a batch; 0: it has not
         # The last batch that was read before this process is a rank; None: none was read.
         self.early_batch: EarlyBatch | None = None
-        # The optimizer that is stepping before this process is a rank; None: none is.
-        self._early_optimizer: Any = None
+        self._stepping = SteppingOptimizers()
         # False: this process was refused as a rank, the probe or the program failed, or the rank's
         # results were written.
         self._is_watching = True
@@ -103,7 +103,8 @@ class WitnessedProcess:
     def claim_rank(self, torch_module: Any) -> WitnessedRank | None:
         """Become a rank and return it.
 
-        None: the run has no rank with this number, or another process is this rank.
+        None: another process is the rank with this number, or the program has another number of
+        ranks than planned.
         """
         plan = json.loads((self.run_dir / "plan.json").read_bytes())
         rank_number, world_size = _find_rank(torch_module)
@@ -137,25 +138,29 @@ class WitnessedProcess:
                 early.dataset_id, early.batch, (mark, mark), epoch_number=early.epoch_number
             )
             self.early_batch = None
-        if self._early_optimizer is not None:  # its step does the backward pass that is running
-            self.rank.note_optimizer_start(self._early_optimizer)
+        # An optimizer that is stepping does this backward pass in its step, by a closure.
+        stepping_optimizer = self._stepping.find_outermost()
+        if stepping_optimizer is not None:
+            self.rank.note_optimizer_start(stepping_optimizer)
         _save_stacks_on_signal(self.run_dir, rank_number)
         atexit.register(self.finish)
         return self.rank
 
     def note_optimizer_start(self, optimizer: Any) -> None:
-        """Note that an optimizer is about to step."""
+        """Note that an optimizer is about to step.
+
+        It is reported to the rank, unless another optimizer steps it: the step of that one counts.
+        """
+        is_outermost = self._stepping.start(optimizer)
         # Its step may call a closure that does the first backward pass. That makes this process a
-        # rank, to which the optimizer is then reported.
-        if self.rank is None:
-            self._early_optimizer = optimizer
-        else:
+        # rank, to which ``claim_rank`` then reports the optimizer.
+        if is_outermost and self.rank is not None:
             self.rank.note_optimizer_start(optimizer)
 
     def note_optimizer_end(self, optimizer: Any) -> None:
-        """Note that an optimizer has stepped."""
-        self._early_optimizer = None  # no later backward pass belongs to this step
-        if self.rank is not None:
+        """Note that an optimizer has stepped; report it unless another one stepped it."""
+        is_outermost = self._stepping.end(optimizer)
+        if is_outermost and self.rank is not None:
             self.rank.note_optimizer_end(optimizer)
 
     def _refuse(self, rank_number: int, code: str, **args: int) -> None:

@@ -127,9 +127,9 @@ class WitnessedRank:
         _training_end_ns: end of the last window or pause so far.
         _window: the window in progress; None: the training is paused.
         _step: the step in progress.
-        _stepping_ids: ids of the optimizers that are stepping now: one may step others.
-        _stepped_ids: ids of the optimizers that have stepped in this training step.
-        _optimizer_steps: number of steps of each optimizer, by its id.
+        _stepped_numbers: numbers of the optimizers that have stepped in this training step, as
+            ``weights`` counts them.
+        _optimizer_steps: number of steps of each optimizer, by its number.
         _pause: what the program pauses for, and since when in nanoseconds; None: it trains.
         _window_steps: steps of the next window, if the user does not state them.
         _num_graphs: graphs that were compiled until the end of the last window.
@@ -156,9 +156,8 @@ class WitnessedRank:
     _training_end_ns: int = 0
     _window: _Window | None = None
     _step: _Step = field(default_factory=_Step)
-    _stepping_ids: list[int] = field(default_factory=list)
-    _stepped_ids: set[int] = field(default_factory=set)
-    _optimizer_steps: dict[int, int] = field(default_factory=dict)
+    _stepped_numbers: set[int] = field(default_factory=set)
+    _optimizer_steps: list[int] = field(default_factory=list)
     _pause: tuple[Pause, int] | None = None
     _window_steps: int = 1
     _num_graphs: int = 0
@@ -196,38 +195,31 @@ class WitnessedRank:
             self._step.losses.append(loss)
 
     def note_optimizer_start(self, optimizer: Any) -> None:
-        """Note that an optimizer is about to step.
-
-        An optimizer may step others within its own step. Only the outermost one is counted.
-        """
-        self._stepping_ids.append(id(optimizer))
-        if len(self._stepping_ids) == 1 and id(optimizer) not in self._optimizer_steps:
-            self._optimizer_steps[id(optimizer)] = 0
+        """Note that an optimizer is about to step, which no other optimizer steps."""
+        if self.weights.find_number(optimizer) is None:  # this is its first step
+            self._optimizer_steps.append(0)
             # If the program has replaced an optimizer, the tensors of the old one may be gone, and
-            # could not be compared below. Therefore ``add`` comes first: it makes the comparison
-            # start anew.
+            # could not be compared below. Therefore ``add`` comes first: from here on, values are
+            # compared with those of now. Violations that were noted before stay.
             self.weights.add(optimizer)
         self.weights.check_before_step(step=self.steps)
 
     def note_optimizer_end(self, optimizer: Any) -> None:
         """Note that an optimizer has stepped; a training step ends when all of them have."""
-        # Optimizers that were stepped within this one's step have ended theirs too, even if an
-        # exception kept torch from reporting it.
-        position = self._stepping_ids.index(id(optimizer))
-        del self._stepping_ids[position:]
-        if self._stepping_ids:  # another optimizer stepped this one
+        number = self.weights.find_number(optimizer)
+        if number is None:  # this process became a rank after the step began, in another thread
             return
         self.resume()  # a step is training: a pause ends
         self.weights.count_step(optimizer)
-        self._optimizer_steps[id(optimizer)] += 1
-        is_second_step = id(optimizer) in self._stepped_ids  # in this training step
-        self._stepped_ids.add(id(optimizer))
+        self._optimizer_steps[number] += 1
+        is_second_step = number in self._stepped_numbers  # in this training step
+        self._stepped_numbers.add(number)
         # Each optimizer is expected to step once in a training step. If one steps for the second
         # time before all others have stepped, the others do not step in every training step. Then
         # the training step ends here, without them, and the record tells that the optimizers step
         # unevenly.
-        if is_second_step or len(self._stepped_ids) >= self.stated.optimizers:
-            self._stepped_ids.clear()
+        if is_second_step or len(self._stepped_numbers) >= self.stated.optimizers:
+            self._stepped_numbers.clear()
             self._end_step()
 
     def pause(self, name: Pause) -> None:
@@ -277,12 +269,8 @@ class WitnessedRank:
             end_ns=self._training_end_ns,
             steps=self.steps,
             epochs=1,  # the probe does not know the program's epochs: all steps are one
-            # Time of checks of the weights that is part of the training time, but of no window's
-            # event. Each window is checked after its event, and the event of the next window has
-            # the time of this check. If the program ends after a pause without another step, there
-            # is no next window: ``resume`` has noted the time of the check here. Otherwise this is
-            # 0: the check after the last window is no part of the training time, which ended with
-            # this window.
+            # The event of a window has the time of the check after the window before. This is the
+            # time of the check before a last pause, after which no window came; 0 without one.
             check_ns=self._pending_check_ns,
         )
         start_ns = self.clock()
@@ -345,6 +333,8 @@ class WitnessedRank:
         device.synchronize()
         end_ns = self.clock()
         if not is_whole:
+            # The first mark was made at ``start_ns``, other than in the compile window. That window
+            # has one step, so that it is always whole.
             end_ns = window.start_ns + device.elapsed_ns(window.marks[0], window.marks[-1])
         step_ns = [device.elapsed_ns(before, after) for before, after in pairwise(window.marks)]
         if window.phase == "compile":
@@ -507,7 +497,7 @@ class WitnessedRank:
             "parameters": parameters or None,
             "trainable_parameters": parameters or None,
             "flops_formula": "as the user says" if is_stated else "counted in one step",
-            "optimizer_steps": list(self._optimizer_steps.values()),  # of each optimizer
+            "optimizer_steps": self._optimizer_steps,  # of each optimizer
             "evaluations": self._num_evaluations,
             "micro_batches_per_step": int(median(self._micro_batches))
             if self._micro_batches

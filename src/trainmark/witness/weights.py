@@ -133,6 +133,16 @@ class TrainedWeights:
         )
         self._check.start()
 
+    def find_number(self, optimizer: torch.optim.Optimizer) -> int | None:
+        """Return the number of optimizers that were added before this one; None: it was not added.
+
+        An id would not do: an optimizer that replaces another one often gets its id.
+        """
+        for number, reference in enumerate(self._optimizers):
+            if reference() is optimizer:
+                return number
+        return None
+
     def check_before_step(self, *, step: int) -> None:
         """Check, in the first step after a window, that nothing changed since the window ended.
 
@@ -158,6 +168,9 @@ class TrainedWeights:
         After the first step of an optimizer, the gradients of all tensors are watched.
         """
         self._was_replaced = False  # from here on, the tensors change by steps again
+        # Also if the window ended within this step, by an evaluation in its closure: the step may
+        # have changed the tensors after that.
+        self._is_between_windows = False
         # Watches that ``add`` could not close, because torch was calling their hooks.
         while self._retired:
             self._retired.pop().close()
@@ -183,7 +196,9 @@ class TrainedWeights:
             exact: compute the sums even if the sample has changed, so that those of the next window
                 can be compared with them.
         """
-        if self._check is None:
+        # No gradients are watched yet in the first step of an optimizer. A window may end in it, by
+        # an evaluation in the closure of the step.
+        if self._check is None or self._check.gradients is None:
             return
         self._release_gradients()
         self._window_layout = self._describe_layout()
@@ -210,6 +225,9 @@ class TrainedWeights:
 
     def _note_missing_gradients(self, reached: Collection[str]) -> None:
         """Note tensors that no backward pass reached, if they hold a large share of all elements.
+
+        Frozen tensors, whose ``requires_grad`` is False, are neither noted nor part of all. Of
+        optimizers that have not stepped yet, no tensors are known.
 
         Args:
             reached: names of the tensors that a backward pass reached, also if their gradients were
@@ -239,8 +257,9 @@ class TrainedWeights:
 
         This event tells for each tensor whether training changed it (``changed``), whether any of
         its first gradients was not zero (``gradients``), and its checksum if this rank holds it
-        whole (``sums``). It names no tensor if the tensors cannot be compared, or if they changed
-        after the last window. ``updates`` is the number of steps that should have changed tensors.
+        whole (``sums``). It names no tensor if the tensors cannot be compared, or if elements that
+        are compared changed after the last window. ``updates`` is the number of steps that should
+        have changed tensors.
         """
         without_tensors = {"changed": {}, "gradients": {}, "updates": self.updates}
         check = self._check
@@ -256,7 +275,8 @@ class TrainedWeights:
         if check.gradients is None:
             return without_tensors
         # Nothing may write to the tensors after the last step. Torch's counts show any write, but
-        # are read for some tensors only; ``check.end`` compares some elements of all tensors.
+        # are read for some tensors only; ``check.end`` compares some elements of all tensors. A
+        # write that changed none of those is noted here, and the tensors are still compared.
         if self._read_versions() != self._versions:
             self._note_violation(RunError("parameters_changed_after_training"))
         try:
