@@ -154,6 +154,18 @@ def test_optimizer_that_replaces_another_one_is_watched() -> None:
     assert not rank.weights.violations
 
 
+def test_tensors_of_optimizer_that_steps_seldom_are_not_said_to_lack_gradients() -> None:
+    # Gradients are watched in five steps, in which only the first optimizer steps: whether those of
+    # the second one's tensor exist is not known.
+    rank = make_rank()
+    frequent, seldom = make_optimizer(), make_optimizer()
+    for _ in range(2):
+        for _ in range(6):
+            step(rank, frequent)
+        step(rank, seldom)
+    assert not rank.weights.violations
+
+
 def step(rank: WitnessedRank, optimizer: Optimizer) -> None:
     """Step an optimizer, and report it to the rank."""
     rank.note_optimizer_start(optimizer)

@@ -80,6 +80,8 @@ class TrainedWeights:
         _check: compares the tensors at the ends of windows, which are steps in a row that are
             timed together; None: no optimizer has stepped.
         _watch: watches the gradients of the first steps; None: not yet, or no longer.
+        _watched_numbers: numbers of the optimizers that have stepped while gradients were watched.
+        _has_watch_finished: whether the watch had seen enough steps at the end of the last step.
         _retired: watches that miss the tensors of an optimizer that was added after them.
         _optimizers: weak references to the optimizers, which must not be kept alive.
         _tensor_ids: ids of all tensors that these optimizers held when they were added.
@@ -95,6 +97,9 @@ class TrainedWeights:
         self._optimizers: list[weakref.ref[torch.optim.Optimizer]] = []
         self._check: ParameterCheck | None = None  # of all tensors; None: no optimizer has stepped
         self._watch: GradientWatch | None = None  # until enough gradients have been seen
+        # Numbers of the optimizers that have stepped while gradients were watched.
+        self._watched_numbers: set[int] = set()
+        self._has_watch_finished = False  # as of the end of the last step
         # Torch's counts of writes to some of the tensors, at the end of the last step.
         self._versions: list[int] = []
         # Watches that miss the tensors of a new optimizer; closed when its first step has ended.
@@ -177,10 +182,17 @@ class TrainedWeights:
         self._versions = self._read_versions()
         if any(_is_above_zero(group.get("lr")) for group in optimizer.param_groups):
             self.updates += 1
+        # The watch saw the gradients when this step began, and may have finished with them.
+        number = self.find_number(optimizer)
+        if self._watch is not None and not self._has_watch_finished and number is not None:
+            self._watched_numbers.add(number)
+            self._has_watch_finished = self._watch.is_finished
         # None: ``add`` has started a new check, for which no gradients are watched yet.
         if self._check is not None and self._check.gradients is None:
             self._watch = GradientWatch(self.collect_tensors(), num_steps=_NUM_GRADIENT_CHECKS)
             self._check.gradients = self._watch
+            self._watched_numbers = set()
+            self._has_watch_finished = False
 
     def check_window(self, *, first_step: int, steps: int, exact: bool) -> None:
         """Note a violation if the window that just ended did not change the tensors.
@@ -226,15 +238,18 @@ class TrainedWeights:
     def _note_missing_gradients(self, reached: Collection[str]) -> None:
         """Note tensors that no backward pass reached, if they hold a large share of all elements.
 
-        Frozen tensors, whose ``requires_grad`` is False, are neither noted nor part of all. Of
-        optimizers that have not stepped yet, no tensors are known.
+        Frozen tensors, whose ``requires_grad`` is False, are neither noted nor part of all, nor are
+        those of optimizers that did not step while gradients were watched.
 
         Args:
             reached: names of the tensors that a backward pass reached, also if their gradients were
                 all zero.
         """
         tensors = {
-            name: tensor for name, tensor in self.collect_tensors().items() if tensor.requires_grad
+            name: tensor
+            for name, tensor in self.collect_tensors().items()
+            # A name begins with the number of the optimizer.
+            if tensor.requires_grad and int(name.split(".")[0]) in self._watched_numbers
         }
         missing_names = [name for name in tensors if name not in reached]
         total = sum(tensor.numel() for tensor in tensors.values())
