@@ -127,6 +127,23 @@ def test_both_runtimes_hide_devices(
         assert all(f"{name}={value!r}" in refusal.why for name, value in variables.items())
 
 
+@pytest.mark.parametrize("vendor", [Amd(), Hygon()])
+def test_unique_id_in_variables_has_16_digits(
+    vendor: RocmVendor, machine: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The runtime writes an id with its leading zeros, here one: GPU-0a2b3c4d5e6f7081.
+
+    BuildDeviceUuidList of src/core/runtime/amd_filter_device.cpp in
+    https://github.com/ROCm/ROCR-Runtime, 2026-11-29.
+    """
+    set_torch_build(monkeypatch, hip="6.3")
+    for number, unique_id in ((1, 0x92A3B4C5D6E7F801), (2, 0x0A2B3C4D5E6F7081)):
+        node = {"minor": 127 + number, "bus": number, "unique_id": unique_id}
+        add_kfd_node(machine / "root", number, vendor=vendor.pci_vendor, **node)
+    monkeypatch.setenv("ROCR_VISIBLE_DEVICES", "GPU-0a2b3c4d5e6f7081")
+    assert vendor.list_visible() == [1]
+
+
 @pytest.mark.parametrize(
     # The beginning of the file: its size in two bytes, then the version of its form.
     ("metrics", "is_reported"),
@@ -168,6 +185,7 @@ def test_integrated_graphics_beside_another_torch_are_not_reported_as_unused(
             {"Unique ID": "TAP34123070901", "PCI Bus": "0000:09:00.0 --> SN: 1 --> OAM ID: 1"},
         ],
         [{"Unique ID": "0x36"}, {"Unique ID": "0x9"}],
+        [{"Unique ID": "0x0000000000000036"}, {"Unique ID": "0x0000000000000009"}],
         [{"PCI Bus": "0000:36:00.0"}, {"PCI Bus": "0000:09:00.0"}],
     ],
 )

@@ -27,7 +27,8 @@ class Node(NamedTuple):
     Args:
         render: the device file that a process opens to use it.
         address: on the PCI bus, ``0000:41:00.0``.
-        unique_id: in hexadecimal digits; empty if the device has none.
+        unique_id: 16 hexadecimal digits, as the runtime and the tools write them; empty if the
+            device has none.
     """
 
     render: Path
@@ -64,7 +65,7 @@ def list_nodes(pci_vendor: int) -> list[Node]:
             Node(
                 render=render,
                 address=_format_address(values.get("domain", 0), values.get("location_id", 0)),
-                unique_id=f"{unique_id:x}" if unique_id else "",
+                unique_id=f"{unique_id:016x}" if unique_id else "",
             )
         )
     return gpu_nodes
@@ -147,7 +148,7 @@ class RocmVendor(TorchVendor):
 
 
 def format_identity(*words: object) -> str | None:
-    """Return a device's identifiers as the kernel writes them, separated by spaces; None: none.
+    """Return a device's identifiers as ``Node`` has them, separated by spaces; None: none.
 
     Args:
         words: unique id and PCI address, as the vendor's tool prints them.
@@ -157,6 +158,8 @@ def format_identity(*words: object) -> str | None:
         if not is_reported(word):
             continue
         identifier = str(word).lower().removeprefix("0x")
+        if re.fullmatch("[0-9a-f]*[1-9a-f][0-9a-f]*", identifier):
+            identifier = identifier.zfill(16)  # a unique id, of which a tool may cut leading zeros
         # Leave out a word of zeros only, which means that the device has no id, and a text with
         # spaces, which is not an id.
         if not re.fullmatch(r"0*|.*\s.*", identifier):
