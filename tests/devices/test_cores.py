@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
 from support.machines import write_files
+from trainmark.affinity import count_allowed_cores
 from trainmark.devices import cores as host
 
 GROUP, TOP = "proc/self/cgroup", "sys/fs/cgroup"
@@ -104,3 +106,10 @@ def test_file_cache_is_not_counted_as_used_memory(
     # 900 - 200 and 900 - 300. ``files`` are those of the group's folder, ``tmp_path``.
     write_files(tmp_path, files)
     assert host.read_used_bytes(tmp_path) == used
+
+
+def test_without_affinity_all_cores_are_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python has no ``sched_getaffinity`` on macOS."""
+    monkeypatch.delattr(os, "sched_getaffinity")
+    monkeypatch.setattr(os, "cpu_count", lambda: 7)
+    assert count_allowed_cores() == 7

@@ -221,3 +221,13 @@ def test_numa_balancing_skews_results(tmp_path, cores, balancing, severity, text
     condition = read_single_condition(host.check_numa(make_machine(tmp_path, files)))
     assert condition.severity == severity
     assert condition.what.startswith(text)
+
+
+def test_cores_are_counted_on_a_system_without_affinity(tmp_path, monkeypatch):
+    """Python has no ``sched_getaffinity`` on macOS; all cores are allowed there."""
+    machine = make_machine(tmp_path, nproc=8)
+    monkeypatch.delattr(os, "sched_getaffinity")
+    monkeypatch.setattr(os, "cpu_count", lambda: 7)
+    condition = read_single_condition(host.check_cores(machine))
+    assert condition.severity == "spoils"
+    assert condition.what.startswith("8 ranks; 7 cores allowed")

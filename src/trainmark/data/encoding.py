@@ -23,6 +23,7 @@ from typing import IO, TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from pydantic_core import SchemaValidator, ValidationError, core_schema
 
+from trainmark.affinity import count_allowed_cores
 from trainmark.data import prepared
 from trainmark.data.indexed import choose_dtype, write_index
 from trainmark.data.text import BYTE_ORDER_MARK, MAX_LINE_BYTES
@@ -169,8 +170,7 @@ def _choose_num_workers(workers: int | None, total_bytes: int) -> int:
     Args:
         workers: maximum number of processes; None: one for each usable core.
     """
-    usable_cores = os.sched_getaffinity(0)  # 0: of this process
-    max_workers = len(usable_cores) if workers is None else workers
+    max_workers = count_allowed_cores() if workers is None else workers
     # A worker takes time to start: each further one needs another ``WORKER_BYTES``.
     return min(max_workers, 1 + total_bytes // WORKER_BYTES)
 

@@ -7,9 +7,10 @@ https://docs.kernel.org/scheduler/sched-bwc.html, 2026-11-22.
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from trainmark.affinity import count_allowed_cores
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,10 +25,7 @@ def count_usable_cores(root: Path = _ROOT) -> int:
     Args:
         root: the folder that holds ``proc`` and ``sys``; ``/`` on a real machine.
     """
-    if hasattr(os, "sched_getaffinity"):
-        num_cores = len(os.sched_getaffinity(0))
-    else:
-        num_cores = os.cpu_count() or 1
+    num_cores = count_allowed_cores()
     quota = read_core_quota(root)
     if quota is not None:
         num_cores = min(num_cores, int(quota))

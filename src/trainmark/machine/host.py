@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import psutil
 
+from trainmark.affinity import count_allowed_cores
 from trainmark.devices import cores as host_cores
 from trainmark.errors import TrainmarkError
 from trainmark.launch.network import LOOPBACK, refuse_unusable_network
@@ -186,7 +187,7 @@ def _is_orphaned(pids: list[int]) -> bool:
 
 def check_cores(machine: ExaminedMachine) -> Conditions:
     """Compare the cores that ranks may use with the number of ranks."""
-    allowed = len(os.sched_getaffinity(0))
+    allowed = count_allowed_cores()
     quota = host_cores.read_core_quota(machine.root)
     usable = allowed if quota is None else min(allowed, quota)
     yield make_condition(

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from trainmark.affinity import count_allowed_cores
 from trainmark.data.cache import Extremes, compute_extremes, load_or_scan
 from trainmark.errors import DataError
 from trainmark.spec import DataFacts
@@ -71,7 +72,7 @@ def read_content(folder: Path, value_types: dict[Path, np.dtype[Any]]) -> dict[P
 
         It is called only if the cache has no result for these files as they are now.
         """
-        threads = min(_MAX_THREADS, len(os.sched_getaffinity(0)))
+        threads = min(_MAX_THREADS, count_allowed_cores())
         with ThreadPoolExecutor(threads, "dlrm-check") as pool:
             extremes = list(pool.map(_scan_file, value_types, value_types.values()))
         # ``file_by_name`` has the files in the order of ``value_types``.

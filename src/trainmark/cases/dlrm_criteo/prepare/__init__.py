@@ -9,11 +9,11 @@ which used NVIDIA's DLRM preprocessing with Spark.
 
 from __future__ import annotations
 
-import os
 from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
+from trainmark.affinity import count_allowed_cores
 from trainmark.data import prepared
 from trainmark.extras import import_extra
 
@@ -59,7 +59,7 @@ def prepare(raw: Path, data: Path, say: Say, *, workers: int | None = None, **op
             content.
         EnvironmentFault: duckdb is not installed, or memory, disk space or a permission is missing.
     """
-    threads = len(os.sched_getaffinity(0)) if workers is None else workers
+    threads = count_allowed_cores() if workers is None else workers
     rules = {**PUBLISHED_RULES, "seed": 0, **options}
     import_extra("duckdb", where=raw)  # raises an error now if it is not installed
     sources = find_sources(raw)

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from trainmark.affinity import count_allowed_cores
 from trainmark.data.prepared import require_whole_gzip
 from trainmark.errors import EnvironmentFault
 from trainmark.extras import import_extra
@@ -72,7 +73,7 @@ def choose_memory_limit() -> int:
     at most half of the machine's memory.
     """
     machine_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    num_cores = len(os.sched_getaffinity(0))
+    num_cores = count_allowed_cores()
     return min(machine_bytes // 2, max(2, num_cores) * THREAD_BYTES)
 
 
