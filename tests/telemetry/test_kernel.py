@@ -131,6 +131,23 @@ def test_reader_writes_each_kind_once_per_reading_with_its_first_message() -> No
     ]
 
 
+def test_messages_before_a_failing_read_are_written() -> None:
+    class FailingSource:
+        name = "fake kmsg"
+
+        def read(self) -> Iterator[str]:
+            yield XID
+            raise MonitorFault("failed", "Input/output error")
+
+    events: list[tuple[str, dict[str, Any]]] = []
+    reader = KernelReader(lambda name, **fields: events.append((name, fields)), FailingSource)
+
+    with pytest.raises(MonitorFault, match="Input/output error"):
+        reader.take()
+
+    assert events[-1] == ("kernel", {"kind": "xid", "count": 1, "kernel_text": XID})
+
+
 def test_unreadable_log_is_one_fault() -> None:
     def refuse() -> FakeSource:
         raise MonitorFault("absent", "Operation not permitted")

@@ -204,10 +204,12 @@ class KernelReader:
                 raise
             self.write("kernel_log", source=self._source.name)
         texts_by_kind: dict[str, list[str]] = {}
-        for text in self._source.read():
-            kind = classify_message(text)
-            if kind is not None:
-                texts_by_kind.setdefault(kind, []).append(text)
-        for kind, texts in texts_by_kind.items():
-            first = texts[0].strip()[:_MAX_TEXT_LENGTH]
-            self.write("kernel", kind=kind, count=len(texts), kernel_text=first)
+        try:
+            for text in self._source.read():
+                kind = classify_message(text)
+                if kind is not None:
+                    texts_by_kind.setdefault(kind, []).append(text)
+        finally:  # also if reading fails: the source does not yield the messages before it again
+            for kind, texts in texts_by_kind.items():
+                first = texts[0].strip()[:_MAX_TEXT_LENGTH]
+                self.write("kernel", kind=kind, count=len(texts), kernel_text=first)
