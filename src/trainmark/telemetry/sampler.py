@@ -209,7 +209,7 @@ class DeviceReader:
         if not devices:
             raise MonitorFault(
                 "unreadable",
-                f"devices {sorted(samples)} were reported, but the ranks use "
+                f"devices {list(samples)} were reported, but the ranks use "
                 f"{self._indexes_of_ranks}",
             )
         invalid_values = []  # left out of the event, and reported as a fault after it
