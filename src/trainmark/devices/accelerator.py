@@ -228,7 +228,8 @@ class Accelerator:
     def matmul_rate(self, precision: Precision) -> MatmulRate:
         """Return the best rate of matmuls whose sizes fill a large device; then release the memory.
 
-        The two operands and the product together take at most a quarter of the memory.
+        The two operands and the product together take at most a quarter of the memory. Small sizes
+        come first: by their rate ``measure_matmul_rate`` tells whether larger ones take too long.
         """
         from trainmark.devices.rates import measure_matmul_rate
 

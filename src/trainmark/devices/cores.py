@@ -52,6 +52,7 @@ def read_core_quota(root: Path = _ROOT) -> float | None:
             continue
         quota_us, period_us = words
         if quota_us not in ("max", "-1"):  # "no limit" in versions 2 and 1
+            # No kernel should report a period of 0; if one does, the program must not end by it.
             quotas.append(int(quota_us) / max(1, int(period_us)))
     return min(quotas, default=None)
 
@@ -86,7 +87,7 @@ def read_used_bytes(folder: Path) -> int:
     if (folder / "memory.current").exists():
         used_bytes = int((folder / "memory.current").read_text())
         cache_field = "inactive_file"
-    else:  # version 1 of cgroups
+    else:  # version 1 of cgroups, in which only the fields ``total_…`` include the cgroups below
         used_bytes = int((folder / "memory.usage_in_bytes").read_text())
         cache_field = "total_inactive_file"
     lines = (folder / "memory.stat").read_text().splitlines()

@@ -79,7 +79,7 @@ def measure_repeatedly_ns(
     Args:
         run: what to repeat.
         budget_ns: no repetition starts after this time in total, nor after 20 repetitions.
-        least: minimum number of repetitions, even beyond the budget.
+        least: minimum number of repetitions, even beyond these two limits.
         elapsed: measures one repetition, in ns.
     """
     times_ns: list[int] = []

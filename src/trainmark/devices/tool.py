@@ -148,7 +148,9 @@ class ToolMonitor:
             MonitorFault: no reading, or one of another number of devices than expected.
         """
         samples = self._run_first_readable_command()
-        # At the first reading, also run the command that prints what does not change.
+        # At the first reading, also run the command that prints what does not change. If it fails,
+        # the reading counts as failed and the next one runs it again: it may print the
+        # identifiers by which devices are matched with ranks.
         if self._constants_command is not None:
             command = self._constants_command
             constants = command.parse(run_tool(command.argv))

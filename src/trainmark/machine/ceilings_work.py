@@ -122,7 +122,7 @@ def sweep(
         point = candidate.point
         runs_amount = (1 + MIN_REPEATS) * point.amount  # of the first run and the repetitions
         # All ranks must come to ``find_max`` and ``clock``, so both are called even for a size that
-        # is skipped. Without a rate yet, the candidate is tried.
+        # is skipped. Without a rate yet, the candidate is tried if any time remains.
         needed_ns = find_max(runs_amount / best_rate if best_rate else 0.0)
         remaining_ns = max(0.0, ends_ns - clock())
         why_skipped = None

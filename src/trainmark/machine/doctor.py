@@ -95,7 +95,7 @@ def describe_machine(request: RunRequest, *, quick: bool) -> ExaminedMachine:
     Raises:
         UsageError: an unknown case, recipe or device, or a recipe without a case.
     """
-    choice = None
+    choice = None  # stays None if the user names no case: the request then has ``WITHOUT_CASE``
     vendor = None
     device = request.device
     nproc = request.nproc

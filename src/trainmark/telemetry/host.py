@@ -100,7 +100,7 @@ class PackageEnergy:
         # more than once.
         max_used_uj = since_s * _MAX_PACKAGE_W * 1e6
         if max_used_uj > min(counter.range_uj for counter in self._counters.values()):
-            self._counters = {}
+            self._counters = {}  # so that ``is_readable`` is False from now on
             raise MonitorFault(
                 "failed", f"RAPL: not read for {since_s:.0f} s; the counter may have wrapped"
             )

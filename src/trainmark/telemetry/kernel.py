@@ -71,7 +71,8 @@ class KmsgSource:
     """The kernel's own file of messages.
 
     Args:
-        path: of a file or pipe in the form of ``/dev/kmsg``; its present content is skipped.
+        path: of ``/dev/kmsg``, or of a file or pipe of the same form. What it already contains is
+            skipped, except in a pipe, which can only be read from its beginning.
 
     Raises:
         MonitorFault: it is not there, or this user may not read it.
@@ -84,7 +85,8 @@ class KmsgSource:
             self._fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError as error:
             raise MonitorFault("absent", f"{path}: {error.strerror}") from error
-        # Only new messages are read. A pipe, which has no position, fails here and is read whole.
+        # Skip to the end, so that only new messages are read. This fails in a pipe, which has no
+        # position.
         with suppress(OSError):
             os.lseek(self._fd, 0, os.SEEK_END)
 
@@ -112,10 +114,10 @@ class KmsgSource:
 
 
 class DmesgSource:
-    """The messages that ``dmesg`` prints, for users who may not read the file.
+    """The messages that ``dmesg`` prints, for users who may not read ``/dev/kmsg``.
 
     Raises:
-        MonitorFault: it is not there, or this user may not run it.
+        MonitorFault: the tool is missing, or this user may not run it.
     """
 
     name = "dmesg"

@@ -332,7 +332,8 @@ class Samples:
                     self.kernel_sources[host.index] = line.source
                 case events.KernelEvent():
                     self._add_kernel_messages(host.index, line)
-        # The devices of the ranks, by index; the file may have readings of others too.
+        # The devices of the machine's ranks by index, in the order of the ranks. One that was never
+        # read is there too, without readings.
         used_devices: dict[int, Readings] = {}
         # The index of each rank's device. Without a ``sampling`` event none is known.
         device_indexes = sampling.devices if sampling else ()

@@ -126,7 +126,10 @@ class Cpu:
         return [read_model_name()]
 
     def rank_memory(self, nproc: int) -> RankMemory:
-        """Return an equal share of the machine's memory for each of ``nproc`` ranks."""
+        """Return an equal share of the machine's memory for each of ``nproc`` ranks.
+
+        ``machine_bytes`` says that the ranks share this memory: none has memory of its own.
+        """
         total_bytes = read_total_memory_bytes()
         return RankMemory(total_bytes // nproc, machine_bytes=total_bytes)
 
@@ -283,8 +286,8 @@ class CpuDevice:
     def copy_bytes_per_second(self) -> float:
         """Return the rate at which this rank's threads copy memory.
 
-        The copied bytes are more than the rank's share of the largest caches, so that the memory
-        is measured and not a cache.
+        A copy has 256 MiB, more than the rank's share of the largest caches, so that the memory is
+        measured and not a cache.
         """
         from trainmark.devices.rates import measure_copy_rate
 

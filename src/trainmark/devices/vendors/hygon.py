@@ -38,7 +38,8 @@ def parse_hy_smi(text: str) -> list[DeviceSample]:
     """Return the devices in the JSON of ``hy-smi``, which has the fields of ``card0`` and so on.
 
     The devices are numbered from 0 in the order of the cards' numbers. The tool leaves out the
-    commas between the powers of a card; they are put in first.
+    commas between the fields of a card's power, so that its JSON cannot be read; before the text is
+    parsed, they are inserted.
 
     Raises:
         MonitorFault: the text has another form.

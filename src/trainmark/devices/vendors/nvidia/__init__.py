@@ -192,7 +192,10 @@ def explain_unusable_torch() -> Refusal | None:
 
 
 def get_forced_tf32() -> bool | None:
-    """Return whether ``NVIDIA_TF32_OVERRIDE`` forces TF32 on or off; None: it is not set."""
+    """Return whether ``NVIDIA_TF32_OVERRIDE`` forces TF32 on or off; None: it is not set.
+
+    0 forces it off, any other value on; the source is at ``TF32_OVERRIDE``.
+    """
     override = os.environ.get(TF32_OVERRIDE, "")
     if not override:
         return None
