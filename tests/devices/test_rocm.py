@@ -100,6 +100,8 @@ def test_devices_are_mapped_to_tool_numbers_by_their_ids(two_mi100: Path) -> Non
         # HIP counts the devices that ROCR leaves.
         ({"ROCR_VISIBLE_DEVICES": "1", "HIP_VISIBLE_DEVICES": "0"}, [1]),
         ({"ROCR_VISIBLE_DEVICES": "GPU-1a2b3c4d5e6f7081"}, [1]),
+        ({"ROCR_VISIBLE_DEVICES": "GPU-1A2B3C4D5E6F7081"}, [1]),  # ROCR ignores upper case,
+        ({"HIP_VISIBLE_DEVICES": "GPU-1A2B3C4D5E6F7081"}, []),  # HIP does not
         ({"ROCR_VISIBLE_DEVICES": "1", "HIP_VISIBLE_DEVICES": "GPU-1a2b3c4d5e6f7081"}, [1]),
         ({"ROCR_VISIBLE_DEVICES": "0", "HIP_VISIBLE_DEVICES": "GPU-1a2b3c4d5e6f7081"}, []),
         ({"ROCR_VISIBLE_DEVICES": "0", "HIP_VISIBLE_DEVICES": "1"}, []),

@@ -92,6 +92,9 @@ class RocmVendor(TorchVendor):
     # First the runtime's variable, then HIP's, in place of which HIP accepts CUDA's:
     # https://rocm.docs.amd.com/en/latest/conceptual/gpu-isolation.html, 2026-11-22
     hiding_variables = (("ROCR_VISIBLE_DEVICES",), ("HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"))
+    # BuildRvdTokenList of src/core/runtime/amd_filter_device.cpp in
+    # https://github.com/ROCm/ROCR-Runtime, 2026-11-29. HIP distinguishes upper and lower case.
+    caseless_variables = ("ROCR_VISIBLE_DEVICES",)
     recorded_variables: tuple[str, ...] = (
         "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES",
         "HSA_*", "HIP_LAUNCH_BLOCKING", "AMD_SERIALIZE_KERNEL", "GPU_MAX_HW_QUEUES",

@@ -58,6 +58,7 @@ class TorchVendor:
         hiding_variables: groups of environment variables that hide devices. The groups apply one
             after another, and each numbers the devices that the group before it left. Of the
             variables of one group, the first that is set applies. Empty: only ``visible_devices``.
+        caseless_variables: those that take devices' identities in upper and in lower case.
         package: distribution that adds ``torch_type`` to torch; None: torch itself was built
             for it.
         build_field: if ``package`` is None, the field of ``TorchBuild`` that is set in a torch
@@ -87,6 +88,7 @@ class TorchVendor:
     nodes: str
     shared: tuple[str, ...] = ()
     hiding_variables: tuple[tuple[str, ...], ...] = ()
+    caseless_variables: tuple[str, ...] = ()
     package: str | None
     build_field: str | None = None
     module: str | None
@@ -182,6 +184,7 @@ class TorchVendor:
                 os.environ[name],
                 len(visible_numbers),
                 [identities[number] for number in visible_numbers] if identities else [],
+                ignore_case=name in self.caseless_variables,
             )
             visible_numbers = [visible_numbers[place] for place in selected_places]
         return visible_numbers
@@ -396,7 +399,9 @@ def list_pci_accelerators(vendor: int, classes: tuple[str, ...] = PCI_CLASSES) -
     return accelerators
 
 
-def select_visible(value: str, count: int, identities: Sequence[str] = ()) -> list[int]:
+def select_visible(
+    value: str, count: int, identities: Sequence[str] = (), *, ignore_case: bool = False
+) -> list[int]:
     """Return the numbers of the devices that a variable such as CUDA_VISIBLE_DEVICES allows.
 
     As in the drivers, the list ends before the first entry that names no device, or a device that
@@ -406,7 +411,11 @@ def select_visible(value: str, count: int, identities: Sequence[str] = ()) -> li
         value: of the variable: numbers or identities of devices, separated by commas.
         count: number of devices; they are numbered from 0.
         identities: a further name of each device, by its number; empty: only numbers are allowed.
+        ignore_case: accept identities in upper and in lower case.
     """
+    if ignore_case:
+        value = value.lower()
+        identities = [identity.lower() for identity in identities]
     numbers: list[int] = []
     for item in value.split(","):
         name = item.strip()
