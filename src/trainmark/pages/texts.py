@@ -253,7 +253,7 @@ def get_definition(spec: FigureSpec, record: Record) -> Phrase:
 
 
 def describe_devices(record: Record) -> Phrase:
-    """Return how many devices of which product a run had, ``8 x NVIDIA H100``.
+    """Return how many devices of which product a run had, ``8 x H100``.
 
     On a CPU, ranks have no devices of their own; then it is the CPU's product name and the number
     of ranks.
