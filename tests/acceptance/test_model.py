@@ -120,6 +120,38 @@ def test_link_slow_in_its_only_round_is_undecided_and_measured_again() -> None:
     assert choose_pairs_to_measure_again(judgement) == [(1, 3)] * 2
 
 
+def test_link_that_confirming_rounds_find_slow_again_fails() -> None:
+    """Nodes number the rounds that confirm a slow link from 1,000,000 on, far above the others.
+
+    ``measure`` simulates step times with a common slowdown by heat. With eight nodes a round has
+    four pairs: so few that a line over all rounds is fitted to the heat.
+    """
+    rounds = plan_pair_rounds(8, num_rounds=7)  # every pair once
+    slow_pair = rounds[0][1]  # any pair
+    faults = Faults(links={slow_pair: 0.5})  # it takes twice as long
+    generator = np.random.default_rng(0)
+    planned = measure(8, rounds, faults, generator)
+    confirming = measure(8, [[slow_pair]] * 2, faults, generator, rounds_before=len(rounds))
+    measured = Measurements(
+        num_nodes=8,
+        alone_node=planned.alone_node,
+        alone_round=planned.alone_round,
+        alone_s=planned.alone_s,
+        first=np.concatenate([planned.first, confirming.first]),
+        second=np.concatenate([planned.second, confirming.second]),
+        pair_round=np.concatenate([planned.pair_round, 1_000_000 + confirming.pair_round]),
+        pair_s=np.concatenate([planned.pair_s, confirming.pair_s]),
+    )
+
+    judgement = judge_measurements(measured)
+
+    assert judgement.nodes.list_with_verdict(Verdict.SLOW) == []
+    links = judgement.links
+    slow = links.list_with_verdict(Verdict.SLOW)
+    assert [(links.first[x], links.second[x]) for x in slow] == [slow_pair]
+    assert links.slower[slow].tolist() == pytest.approx([1.0], abs=0.1)  # noise: 2% a measurement
+
+
 def test_slower_of_two_nodes_fails_against_its_only_peer() -> None:
     """The times alone decide: the only pair shows nothing of either node."""
     judgement = judge_measurements(

@@ -15,7 +15,7 @@ from trainmark.acceptance.estimation import compute_medians
 if TYPE_CHECKING:
     from trainmark.acceptance.judgement import Flags, Floats, Integers
 
-_LARGE_ROUND = 16  # number of values from which they alone give the level of their round
+_LARGE_ROUND = 16  # number of values from which their median is the level of their round
 _MIN_HALF_ROUNDS = 4  # number of rounds of a half from which the later half is judged by itself
 _MIN_TREND_ROUNDS = 6  # number of rounds from which a trend is reported
 _MIN_LINE_ROUNDS = 3  # number of rounds from which a line is fitted to small rounds
@@ -24,16 +24,18 @@ _MIN_LINE_ROUNDS = 3  # number of rounds from which a line is fitted to small ro
 def compute_round_levels(values: Floats, rounds: Integers) -> Floats:
     """Return the level of the round of each value: what the times of the round have in common.
 
-    The level of a round with many values is their median. That of a round with few values is
-    interpolated between the rounds with many before and after it: the median of two pairs, for
-    instance, shows more of the speed of these pairs than of their round. If all rounds have few,
-    the levels are a straight line, whose slope is the median of the slopes between rounds (Theil
-    and Sen). The line has the mean 0. A constant in all levels does not matter, because effects are
-    differences from the peers.
+    The level of a round with at least ``_LARGE_ROUND`` values, a large round, is their median. That
+    of a smaller round is interpolated between the large rounds before and after it; before the
+    first large round it is the level of the first one, after the last one that of the last. The
+    median of two pairs, for instance, shows more of the speed of these pairs than of their round.
+    If no round is large, the levels are a straight line, whose slope is the median of the slopes
+    between rounds (Theil and Sen). The line has the mean 0. A constant in all levels does not
+    matter, because effects are differences from the peers.
 
     Args:
         values: (V,) logarithms of times.
-        rounds: (V,) number of the round of each.
+        rounds: (V,) number of the round of each. Only the order of the numbers counts: rounds that
+            confirm others have numbers that are higher by a million.
 
     Returns:
         (V,).
@@ -44,17 +46,18 @@ def compute_round_levels(values: Floats, rounds: Integers) -> Floats:
     round_numbers, round_index, counts = np.unique(rounds, return_inverse=True, return_counts=True)
     round_medians = compute_medians(values, round_index, len(round_numbers))
     is_large = counts >= _LARGE_ROUND
+    positions = np.arange(len(round_numbers))  # of the rounds in time: all last about equally long
     if is_large.any():
-        levels: Floats = np.interp(round_numbers, round_numbers[is_large], round_medians[is_large])
+        levels: Floats = np.interp(positions, positions[is_large], round_medians[is_large])
         return levels[round_index]
     if len(round_numbers) < _MIN_LINE_ROUNDS:  # too few for a line: all levels count as equal
         return np.zeros_like(values)
     # The slope between every two rounds, of which each pair counts once.
-    distances = round_numbers[:, None] - round_numbers[None, :]
+    distances = positions[:, None] - positions[None, :]
     rises = round_medians[:, None] - round_medians[None, :]
     is_later = distances > 0
     slope = float(np.median(rises[is_later] / distances[is_later]))
-    line: Floats = slope * (round_numbers - round_numbers.mean())
+    line: Floats = slope * (positions - positions.mean())
     return line[round_index]
 
 
