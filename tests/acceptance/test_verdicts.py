@@ -289,6 +289,26 @@ def test_all_peer_groups_and_quantities_share_the_probability_of_a_wrong_verdict
     assert sum(error_rates) == pytest.approx(ERROR_RATE)
 
 
+def test_link_that_fails_in_several_rounds_fails_only_one_of_its_devices(tmp_path: Path) -> None:
+    """The pair of the devices 0 and 2 fails in four rounds; every other pair is good in one.
+
+    So most rounds of both devices are bad, but only the pair with one of their three partners.
+    """
+    measured = DeviceEvidence(tmp_path)
+    measured.write_device_phase(DEVICES)
+    for first, second in combinations(DEVICES, 2):
+        if (first, second) == (DEVICES[0], DEVICES[2]):
+            for number in range(4):
+                measured.write_failed_round("pairs", (first, second), "deadline", number)
+        else:
+            measured.write_pair_round(first, second)
+
+    result = judge_folder(tmp_path)
+
+    assert result.list_names("fail") == [DEVICES[0]]
+    assert list_finding_codes(result, DEVICES[0]) == ["link_failed"]
+
+
 def test_wrong_result_of_a_pair_counts_once_though_both_ranks_find_it(tmp_path: Path) -> None:
     """Of six pairs of four devices only 0 and 2 compute a wrong sum in their all-reduce.
 

@@ -146,7 +146,7 @@ def _list_failed_rounds(evidence: Evidence) -> list[_BadRound]:
 def _blame_bad_pairs(
     assessment: Assessment, evidence: Evidence, bad_pair_rounds: Sequence[_BadRound]
 ) -> None:
-    """Add findings for bad rounds of pairs.
+    """Add findings for bad rounds of pairs; a pair with a bad round is a bad pair.
 
     If most pairs of a member are bad, the member is at fault, and gets a finding. If neither end of
     a bad pair has a finding of any kind, their link is at fault. Its end with more bad pairs gets
@@ -157,17 +157,16 @@ def _blame_bad_pairs(
         evidence: all rounds of pairs, also the good ones, which are counted.
         bad_pair_rounds: rounds of pairs that failed by themselves, and wrong results in rounds.
     """
-    # Each round once, however many of its ranks found a wrong result.
-    bad_pairs = {(bad_round.number, bad_round.members) for bad_round in bad_pair_rounds}
+    # Each pair once, however many of its rounds were bad: many bad rounds of one pair do not show
+    # which of its ends is at fault.
+    bad_pairs = {bad_round.members for bad_round in bad_pair_rounds}
     # Rounds that a signal stopped, or to which a node did not come, have no results and are not
     # bad. They say nothing of their members, so they are not counted.
-    pairs = bad_pairs | {
-        (number, members) for phase, number, members in evidence.results if phase == "pairs"
-    }
-    num_pairs = Counter(name for _, members in pairs for name in members)
-    num_bad_pairs = Counter(name for _, members in bad_pairs for name in members)
+    pairs = bad_pairs | {members for phase, _, members in evidence.results if phase == "pairs"}
+    num_pairs = Counter(name for members in pairs for name in members)
+    num_bad_pairs = Counter(name for members in bad_pairs for name in members)
     for member in assessment.product_of_member:
-        # A single pair does not show which of its ends is at fault.
+        # A single partner does not show which of its ends is at fault.
         if num_pairs[member] > 1 and 2 * num_bad_pairs[member] > num_pairs[member]:
             # One finding is enough: the first bad round of the member stands for all.
             bad_round = next(x for x in bad_pair_rounds if member in x.members)
