@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import combinations
+from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
@@ -32,8 +33,6 @@ from trainmark.pages.rendering import to_markdown
 from trainmark.pages.texts import LANGUAGES
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from trainmark.acceptance.conclusion import Conclusion
     from trainmark.acceptance.result import AcceptanceResult
     from trainmark.acceptance.session import OpenedSession
@@ -406,6 +405,16 @@ def test_node_without_the_shared_folder_is_named_with_its_error(tmp_path: Path) 
     assert result.members[-1].findings[0].text == "host7 cannot read /shared/out"
 
 
+def test_node_whose_namesake_begins_at_the_same_time_gets_another_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert EvidenceWriter(tmp_path, "a", session=1).node == "a"
+    # As if the file of the namesake came only after this node had looked for it.
+    monkeypatch.setattr(Path, "exists", lambda _: False)
+
+    assert EvidenceWriter(tmp_path, "a", session=1).node == "a-2"
+
+
 def test_two_nodes_with_the_same_name_get_different_names(tmp_path: Path) -> None:
     assert join(tmp_path, rank=0, session=1).node == "a"
     assert EvidenceWriter(tmp_path, "a", session=1).node == "a-2"
@@ -539,6 +548,27 @@ def test_error_of_the_block_that_attaches_a_session_is_not_a_taken_lock(
         attach_session(tmp_path),
     ):
         pass
+
+
+def test_attach_takes_the_last_session_and_ignores_other_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Sessions 2 and 10, and a file that a file manager left.
+    for name in ("2", "10"):
+        (tmp_path / "sessions" / name).mkdir(parents=True)
+    (tmp_path / "sessions" / ".DS_Store").touch()
+    opened_folders = []
+
+    def note_folder(session_dir: Path) -> UnsubmittedSession:
+        opened_folders.append(session_dir.name)
+        return UnsubmittedSession()
+
+    monkeypatch.setattr(cluster, "read_session", note_folder)
+
+    with attach_session(tmp_path):
+        pass
+
+    assert opened_folders == ["10"]
 
 
 def test_attach_to_a_folder_without_a_session_is_refused(tmp_path: Path) -> None:

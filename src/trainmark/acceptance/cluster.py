@@ -5,6 +5,7 @@ The folder must be on a file system that all nodes see: through it they wait for
 
 from __future__ import annotations
 
+import re
 import time
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
@@ -80,7 +81,7 @@ def prepare_session(
     opened, plans = plan_session(request)
     baselines = None if read_baselines is None else read_baselines(plans)
     with open_folder(opened.folder, request):
-        number = len(list((opened.folder / SESSIONS_DIR).glob("*"))) + 1
+        number = max(_list_session_numbers(opened.folder), default=0) + 1
         opened = _renumber_session(opened, number)
         launcher = require_launcher(opened.cluster, opened.plan.launcher)
         launcher.check(opened.plan, opened.cluster)
@@ -242,8 +243,7 @@ def attach_session(folder: Path) -> Iterator[OpenedSession]:
         EnvironmentFault: another command is already waiting for the end of the session.
     """
     folder = folder.absolute()
-    # The folder of each session has its number as its name.
-    numbers = [int(path.name) for path in (folder / SESSIONS_DIR).glob("*")]
+    numbers = _list_session_numbers(folder)
     if not numbers:
         raise RecordError(
             "this folder contains no acceptance test of several nodes",
@@ -264,6 +264,15 @@ def attach_session(folder: Path) -> Iterator[OpenedSession]:
             ) from None
         opened = read_session(folder / SESSIONS_DIR / str(max(numbers)))
         yield replace(opened, is_submitted=True)  # so that no second job is started
+
+
+def _list_session_numbers(folder: Path) -> list[int]:
+    """Return the numbers of the sessions of an acceptance, each of which is the name of a folder.
+
+    Other files there, such as those that file systems and file managers leave, do not count.
+    """
+    paths = (folder / SESSIONS_DIR).glob("*")
+    return [int(path.name) for path in paths if re.fullmatch("[0-9]+", path.name)]
 
 
 def measure_nodes(

@@ -105,6 +105,18 @@ Event = Joined | Measured | NotMeasured | Beat | Arrived | Left
 _decode = msgspec.json.Decoder(Event).decode
 
 
+def _create_file(path: Path) -> bool:
+    """Create an empty file; return False if it exists.
+
+    It is one operation of the file system, so that of several nodes only one creates a file.
+    """
+    try:
+        path.touch(exist_ok=False)
+    except FileExistsError:
+        return False
+    return True
+
+
 class EvidenceWriter:
     """Append the events of one node and session to its file.
 
@@ -128,11 +140,10 @@ class EvidenceWriter:
             number = len(list(evidence_dir.glob(f"{node}.*.jsonl"))) + 1
         self.node = node
         num_namesakes = 1  # nodes of this session with the same name, this one included
-        while (evidence_dir / f"{self.node}.{number}.jsonl").exists():
+        while not _create_file(evidence_dir / f"{self.node}.{number}.jsonl"):
             num_namesakes += 1
             self.node = f"{node}-{num_namesakes}"
         self._path = evidence_dir / f"{self.node}.{number}.jsonl"
-        self._path.touch(exist_ok=False)  # fails if another node has taken the name meanwhile
 
     def write(self, kind: type[Event], **fields: Any) -> None:
         """Append one event to the file, with the time of this node's clock.
