@@ -28,6 +28,7 @@ from trainmark.acceptance.request import AcceptRequest
 from trainmark.acceptance.session import count_rounds
 from trainmark.acceptance.tasks import RankResult
 from trainmark.errors import EnvironmentFault, RecordError, UsageError
+from trainmark.launch.launchers import JobState
 from trainmark.pages.acceptance import build_acceptance_document
 from trainmark.pages.rendering import to_markdown
 from trainmark.pages.texts import LANGUAGES
@@ -548,6 +549,43 @@ def test_error_of_the_block_that_attaches_a_session_is_not_a_taken_lock(
         attach_session(tmp_path),
     ):
         pass
+
+
+def test_time_in_the_queue_of_the_engine_is_no_time_of_the_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A job with a limit of 100 s waits in the queue for longer than that, then runs and ends.
+
+    Each look at the job finds its next state, 60 s later.
+    """
+    phases = ["waiting"] * 5 + ["running", "ended"]
+    looks = iter(phases)
+    now_s = [0.0]
+    canceled_jobs: list[object] = []
+
+    def read_state(_job: object) -> JobState:
+        now_s[0] += 60
+        return JobState(phase=cast("Any", next(looks)), description="")
+
+    launcher = SimpleNamespace(read_state=read_state, cancel=canceled_jobs.append)
+    clock = SimpleNamespace(monotonic=lambda: now_s[0], sleep=lambda _: None)
+    monkeypatch.setattr(cluster, "time", clock)
+    opened = SimpleNamespace(
+        folder=tmp_path,
+        number=1,
+        request=AcceptRequest(),
+        plan=SimpleNamespace(nnodes=2, recipe={"timeout_s": 100}),
+    )
+
+    cluster.wait_for_nodes(
+        cast("Any", opened),
+        cast("Any", launcher),
+        cast("Any", SimpleNamespace(num_cancels=0)),
+        cast("Any", SimpleNamespace(signal_name=None)),
+        show=lambda _: None,
+    )
+
+    assert canceled_jobs == []
 
 
 def test_attach_takes_the_last_session_and_ignores_other_files(

@@ -312,7 +312,8 @@ def wait_for_nodes(
 ) -> None:
     """Wait until the job ended.
 
-    It is cancelled when a signal comes, when its time is over, or when no node is alive any more.
+    It is cancelled when a signal comes, when its time is over (that in the queue of the engine does
+    not count), or when no node is alive any more.
     If the engine does not end a cancelled job, this gives up after a while.
 
     Args:
@@ -325,8 +326,9 @@ def wait_for_nodes(
     session = Session(opened.folder, opened.number)  # reads what the nodes write while they measure
     counts = count_rounds(opened.request, opened.plan.nnodes)  # planned rounds by phase
     progress = _SessionProgress(counts, estimate_round_s(opened.request.seconds))
+    timeout_s = float(opened.plan.recipe["timeout_s"])
     # From the start of this wait, also for a job that an earlier command submitted.
-    ends_s = time.monotonic() + float(opened.plan.recipe["timeout_s"])
+    ends_s = time.monotonic() + timeout_s
     cancellation: _Cancellation | None = None  # set once the job is to be cancelled
     while cancellation is None or not cancellation.is_given_up:
         state = _read_job_state(launcher, job)
@@ -335,6 +337,8 @@ def wait_for_nodes(
             show(state.description)
         if state.phase in ("ended", "lost"):
             return
+        if state.phase == "waiting":  # in the engine's queue: its time has not begun
+            ends_s = time.monotonic() + timeout_s
         session.scan()
         # `peers` are the nodes that have joined. Those that ended or fell silent are not alive.
         alive = [peer for peer in session.peers.values() if peer.is_alive]
