@@ -171,9 +171,9 @@ def _plan_confirming_rounds(acceptance: Acceptance) -> list[Round]:
     evidence = Evidence.read(acceptance.folder)
     used_numbers = [number for phase, number, _ in evidence.results if phase == "pairs"]
     # Rounds that were measured are skipped by their numbers. So these get numbers above those of
-    # all rounds of pairs that were measured, also in earlier sessions, or are only planned. Planned
+    # all rounds of pairs that any session measured, and above those of the planned rounds. Planned
     # ones are numbered from 0, and are some of `acceptance.rounds`: their numbers are below its
-    # length.
+    # length. Numbers of rounds that failed may be used again: such rounds are not skipped.
     first_number = max([*used_numbers, len(acceptance.rounds)]) + 1
     return [
         Round(phase="pairs", number=number, teams=list(teams))

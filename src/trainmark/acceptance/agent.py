@@ -193,8 +193,9 @@ class Agent:
             are needed, if no node chose some in time, or if a signal asks to stop.
         """
         path = self._opened.session_dir / f"{file_name}.json"
-        # The deadline is the time limit of a round. The node that chooses may itself wait twice as
-        # long for the others.
+        # The deadline is the time limit of a round. The node that chooses may itself wait two
+        # deadlines for the others. It may begin to wait one deadline later than this node, because
+        # it is still in its last round.
         ends_s = time.monotonic() + 3 * self._local.acceptance.request.deadline
         while not path.exists() and time.monotonic() < ends_s and not self._is_stopped():
             self._session.scan()
@@ -386,8 +387,9 @@ class Agent:
             plan_dir=str(get_plan_folder(acceptance.folder, nproc)),
             devices=list(range(nproc)),  # the device of each rank
             ranks_here=nproc,  # ranks of this node, among which the cores of a CPU are divided
-            # Devices were compared bit by bit, and their matmuls and copies timed, in the phase
-            # `devices`. So no training is repeated for a comparison here, and only steps are timed.
+            # The phase `devices` compares devices bit by bit and times their matmuls and copies. So
+            # no training is repeated for a comparison here, and of the ranks only steps and
+            # collectives are timed.
             control_steps=0,
             measures_device=False,
             windows=WINDOWS,  # pieces of the training that are timed one by one

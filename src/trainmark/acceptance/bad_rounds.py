@@ -49,7 +49,8 @@ def note_bad_rounds(
         member_of: the member to which each device and node belongs: itself, or its node.
 
     Returns:
-        The rounds that failed and what was reported of each, in words.
+        The rounds that failed and what was reported of each, in words; also those that a signal
+        stopped, or to which a node did not come.
     """
     bad_rounds = [*_list_wrong_results(evidence), *_list_failed_rounds(evidence)]
     for bad_round in bad_rounds:
@@ -57,7 +58,7 @@ def note_bad_rounds(
         # machine, which is no member. `_blame_whole_machine` handles it.
         owners = {member_of.get(name, name) for name in bad_round.members}
         # A team with several owners does not show which of them is at fault. `_blame_bad_pairs`
-        # handles pairs.
+        # handles pairs, the search for groups (`wholes`) sets of nodes that train together.
         if bad_round.phase != "pairs" and len(owners) == 1 and owners <= member_of.keys():
             (owner,) = owners
             assessment.findings[owner].append(_make_finding(bad_round))

@@ -183,7 +183,8 @@ class Evidence:
     Args:
         nodes: the last ``Joined`` of each node.
         results: of all ranks of a team, by phase, round and members.
-        failures: why a team measured nothing, unless it did in another session.
+        failures: why a team measured nothing; none if any of its nodes wrote results, in this or
+            another session.
         spans: when each node took part in each session, by session and node.
         others_cpu_shares: share of a node's cores that other programs used, by node, phase and
             number of the round; only where it is known.

@@ -104,7 +104,8 @@ class Acceptance:
             # The only node of an acceptance is compared with no other: it only has to work.
             repeats = self.request.repeats if self.num_nodes > 1 else 1
             rounds += self._repeat_round("nodes", [tuple(range(num_devices))], repeats)
-        # Of two devices, the only pair is the node itself.
+        # Of two devices, the only pair is the node itself, which the phase `nodes` measures. By a
+        # single pair no link could be judged either.
         if "pairs" in phases and num_devices > 2 and self.num_nodes == 1:
             # None: the user did not choose the number.
             num_rounds = self.request.rounds or choose_num_rounds(num_devices)
@@ -176,7 +177,9 @@ class Acceptance:
             title=f"{devices_text} of {self.node}, folder {self.folder}",
             schedule=self._schedule(missing_rounds),
             round_s=estimate_round_s(self.request.seconds),
-            limit_s=len(missing_rounds) * self.request.deadline,  # after which each round is ended
+            # After the deadline each round is ended. Rounds that confirm slow pairs are not
+            # counted: how many there are is known only after the planned rounds.
+            limit_s=len(missing_rounds) * self.request.deadline,
             remarks=tuple(remarks),
         )
 

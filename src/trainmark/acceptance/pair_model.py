@@ -208,7 +208,7 @@ def fit_pairs(
     chosen = np.zeros(len(ends.node), bool)
     for _ in range(_ITERATIONS):
         # (P,) effect of the node that decides the time of each pair
-        slower_effect = np.fmax(nodes.effect[first], nodes.effect[second])
+        slower_effect = np.maximum(nodes.effect[first], nodes.effect[second])
         noise = estimate_noise(without_level - slower_effect, measured.num_nodes)
         chosen = ends.find_informative(nodes.effect, noise=noise, effect_limit=effect_limit)
         nodes = ends.compute_means(without_level, chosen, noise, start=nodes.effect)
@@ -216,7 +216,7 @@ def fit_pairs(
         median_effect = compute_peer_level(nodes.effect)
         without_level = without_level - median_effect
         nodes = nodes.shift(-median_effect)
-    slower_effect = np.fmax(nodes.effect[first], nodes.effect[second])
+    slower_effect = np.maximum(nodes.effect[first], nodes.effect[second])
     # Effects in both halves of the rounds show which nodes became slower.
     is_late = np.tile(is_in_later_half(measured.pair_round), 2)  # of each end
     early_means = ends.compute_means(without_level, chosen & ~is_late, noise)
