@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tracemalloc
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,7 +12,11 @@ from benchmarks.accept_simulation import SCENARIOS, Faults, Scenario, accept, me
 
 from trainmark.acceptance.intervals import NO_ROUNDS, UNKNOWN_ROUNDS
 from trainmark.acceptance.judgement import Cause, Judgement, Measurements, Verdict
-from trainmark.acceptance.model import choose_pairs_to_measure_again, judge_measurements
+from trainmark.acceptance.model import (
+    choose_pairs_to_measure_again,
+    count_degrees_of_freedom,
+    judge_measurements,
+)
 from trainmark.acceptance.schedule import make_round_robin, plan_pair_rounds
 
 
@@ -401,6 +406,48 @@ def test_a_thousand_nodes_are_judged_in_little_memory() -> None:
     assert [(links.first[x], links.second[x]) for x in links.list_with_verdict(Verdict.SLOW)] == [
         slow_pair
     ]
+
+
+def test_fewer_single_measurements_than_nodes_do_not_reduce_the_degrees_of_freedom() -> None:
+    # 11 pairs minus one effect of each of 8 nodes; one node alone adds nothing.
+    assert count_degrees_of_freedom(num_alone=0, num_pairs=11, num_nodes=8) == 3
+    assert count_degrees_of_freedom(num_alone=1, num_pairs=11, num_nodes=8) == 3
+    assert count_degrees_of_freedom(num_alone=10, num_pairs=11, num_nodes=8) == 3 + 2
+
+
+def test_two_repeats_of_equal_nodes_blame_none() -> None:
+    """Two measurements of a node show the noise by their difference, which must not count as 0."""
+    num_nodes, repeats = 64, 2
+    for seed in range(20):
+        noise = np.random.default_rng(seed).normal(0, 0.02, num_nodes * repeats)
+        measured = Measurements(
+            num_nodes=num_nodes,
+            alone_node=np.tile(np.arange(num_nodes), repeats),
+            alone_round=np.repeat(np.arange(repeats), num_nodes),
+            alone_s=np.exp(noise),
+        )
+
+        judgement = judge_measurements(measured)
+
+        assert judgement.nodes.list_with_verdict(Verdict.SLOW) == []
+
+
+def test_single_repeat_of_equal_nodes_blames_none() -> None:
+    """Nodes that were measured alone once show no noise: that of their pairs counts for them."""
+    num_nodes = 8
+    rounds = plan_pair_rounds(num_nodes, num_rounds=7)  # every pair once
+    for seed in range(20):
+        measured = measure(num_nodes, rounds, Faults(), np.random.default_rng(seed))
+        measured = replace(
+            measured,
+            alone_node=measured.alone_node[:num_nodes],  # the first round, which has all nodes
+            alone_round=measured.alone_round[:num_nodes],
+            alone_s=measured.alone_s[:num_nodes],
+        )
+
+        judgement = judge_measurements(measured)
+
+        assert judgement.nodes.list_with_verdict(Verdict.SLOW) == []
 
 
 def test_interval_covers_the_true_effect() -> None:

@@ -62,7 +62,7 @@ def estimate_alone(measured: Measurements, levels: Floats) -> tuple[Estimates, f
     """Return the effects of nodes alone, relative to their peers, and the noise of a measurement.
 
     An effect is the natural logarithm of a slowdown; the noise is the standard deviation of the
-    logarithm of one measurement.
+    logarithm of one measurement, or ``MIN_NOISE`` if no node was measured twice.
 
     Args:
         measured: of it only the measurements of nodes alone are used: the seconds of a step,
@@ -73,10 +73,13 @@ def estimate_alone(measured: Measurements, levels: Floats) -> tuple[Estimates, f
     node = measured.alone_node
     values = np.log(measured.alone_s) - levels
     # Noise is what is left after the usual value of its node is subtracted from each value. The
-    # usual value is a median, because the biweight means below need the noise.
-    residuals = values - compute_lower_medians(values, node, num_nodes)[node]
-    num_measured_nodes = len(np.unique(node))
-    noise = estimate_noise(residuals, num_measured_nodes)
+    # usual value is a median, because the biweight means below need the noise. It is not the lower
+    # median, which is one of the values itself: of two values one would always have no noise. For
+    # the same reason nodes that were measured once do not count.
+    residuals = values - compute_medians(values, node, num_nodes)[node]
+    counts = np.bincount(node, minlength=num_nodes)  # (N,) measurements of each node
+    is_repeated = counts[node] > 1
+    noise = estimate_noise(residuals[is_repeated], int((counts > 1).sum()))
     effects = compute_biweight_means(values, node, num_nodes, noise)
     return subtract_peer_level(effects), noise
 

@@ -76,6 +76,10 @@ def judge_measurements(
     # Effects of nodes in pairs, and what remains of each pair without them: what its link adds.
     pairs = fit_pairs(measured, alone, alone_noise, effect_limit)
     pairs, degrees_of_freedom = _correct_noise(measured, pairs, alone_noise)
+    if not _are_alone_repeated(measured) and pairs.noise > alone_noise:
+        # The measurements of nodes alone hardly show their noise: that of pairs counts for them.
+        alone = alone.scale(pairs.noise / alone_noise)
+        alone_noise = pairs.noise
     links = judge_links(
         measured,
         pairs,
@@ -128,8 +132,8 @@ def count_degrees_of_freedom(*, num_alone: int, num_pairs: int, num_nodes: int) 
         return degrees_of_freedom_pairs
     # One more effect of each node is estimated from the measurements of single nodes.
     degrees_of_freedom_alone = num_alone - num_nodes
-    # With fewer pairs than nodes, pairs count 0: a negative number must not reduce the other one.
-    return max(0, degrees_of_freedom_pairs) + degrees_of_freedom_alone
+    # Fewer measurements than nodes count 0: a negative number must not reduce the other one.
+    return max(0, degrees_of_freedom_pairs) + max(0, degrees_of_freedom_alone)
 
 
 def _correct_noise(
@@ -141,8 +145,8 @@ def _correct_noise(
     are those of the noise.
 
     The residuals of few pairs may be near 0 by chance, and the noise that is estimated from them is
-    then too small. If there are few pairs, the noise is therefore at least that of nodes alone; if
-    no node was measured alone, it is at least the root mean square of the residuals.
+    then too small. If there are few pairs, the noise is therefore at least that of nodes alone. If
+    not all of these were measured, it is also at least the root mean square of the residuals.
 
     Args:
         pairs: ``residual`` is the logarithm of each pair's measured time over the time that its
@@ -158,13 +162,23 @@ def _correct_noise(
     # which ``degrees_of_freedom`` may include, do not count here.
     if num_pairs - measured.num_nodes >= _MIN_DEGREES_OF_FREEDOM:  # enough pairs
         return pairs, degrees_of_freedom
-    if num_alone:
-        pairs = pairs.replace_noise(max(pairs.noise, alone_noise))
-    elif degrees_of_freedom > 0:  # otherwise the noise is unknown, and nothing is decided by it
+    # ``alone_noise`` has its lowest value, near 0, if no node was measured alone twice.
+    noise = max(pairs.noise, alone_noise)
+    degrees_of_freedom_pairs = num_pairs - measured.num_nodes
+    # Without degrees of freedom, pairs show no noise.
+    if num_alone < measured.num_nodes and degrees_of_freedom_pairs > 0:
         # ``pairs.noise`` comes from medians, which ignore outliers and may be 0 by chance.
-        noise_with_outliers = _compute_root_mean_square(pairs.residual, degrees_of_freedom)
-        pairs = pairs.replace_noise(max(pairs.noise, noise_with_outliers))
-    return pairs, degrees_of_freedom
+        noise_with_outliers = _compute_root_mean_square(pairs.residual, degrees_of_freedom_pairs)
+        noise = max(noise, noise_with_outliers)
+    return pairs.replace_noise(noise), degrees_of_freedom
+
+
+def _are_alone_repeated(measured: Measurements) -> bool:
+    """Tell whether nodes were measured alone twice or more often each, on average.
+
+    Only the differences between measurements of the same node show their noise.
+    """
+    return len(measured.alone_s) >= 2 * measured.num_nodes
 
 
 def _compute_root_mean_square(residual: Floats, degrees_of_freedom: int) -> float:
