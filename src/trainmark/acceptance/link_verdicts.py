@@ -168,8 +168,8 @@ def _find_confirmed_links(
     """Return which links have enough slow rounds to be judged slow.
 
     A link is confirmed if it was measured in at least ``MIN_LINK_ROUNDS`` rounds, of which at least
-    the share ``_MIN_SLOW_SHARE`` was slow. For a link whose effect is not above the limit the answer
-    means nothing.
+    the share ``_MIN_SLOW_SHARE`` was slow. For a link whose effect is not above the limit the
+    answer means nothing.
 
     Args:
         links: ``rounds`` (L,) is the number of rounds in which each link was measured,

@@ -104,7 +104,8 @@ def judge_measurements(
         error_rate=error_rate / 2,
         degrees_of_freedom=degrees_of_freedom,
     )
-    # If no node was measured twice, its noise is unknown, and ``alone_noise`` is the lower bound.
+    # If no node was measured twice, the noise of nodes alone is unknown: ``alone_noise`` is that of
+    # pairs or the lower bound.
     has_repeats = len(measured.alone_s) > len(np.unique(measured.alone_node))
     has_noise_of_pairs = len(measured.pair_s) > 0 and degrees_of_freedom >= 1
     return Judgement(
