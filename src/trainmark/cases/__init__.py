@@ -373,7 +373,7 @@ def _load(name: str) -> Case:
         raise UsageError(
             f"CASE.name is {case.name!r} in the {named_thing} {name!r}",
             where=file,
-            rule=f"a case must have the name of its {named_thing}",
+            rule=f"a case must have the same name as its {named_thing}",
             fix=f"set name={name!r}, or rename the {named_thing}",
         )
     return case
