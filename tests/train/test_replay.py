@@ -81,6 +81,9 @@ def test_optimizer_states_of_all_unnamed_parameters_are_digested() -> None:
     for digests in (named, unnamed):
         digests.start()
 
+    # ``finish`` takes the losses of the steps since ``start``, here none. It returns digests for
+    # each step and, last, for the state after them: of the named weights, and of the optimizer's
+    # tensors.
     (named_state,) = named.finish([])
     (unnamed_state,) = unnamed.finish([])
 

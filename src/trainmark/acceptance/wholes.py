@@ -55,8 +55,9 @@ def judge_wholes(
             passing, model, measured, repeats=request.repeats, worse_by=request.worse_by
         )
         to_measure += search.to_measure
-        # A whole without a slowdown and with one of these outcomes is left out. ``as_predicted``:
-        # it has too few nodes for a search; ``unfinished``: it was not measured often enough yet.
+        # ``search.whole`` is how much slower the training of all nodes was than predicted; None: it
+        # was not measured, or not often enough yet. Such a whole is left out with two outcomes:
+        # ``unfinished``, and ``as_predicted``, which then means that so few nodes are not searched.
         if search.whole is not None or search.outcome not in ("as_predicted", "unfinished"):
             assessment.wholes.append(_make_whole(search, len(passing)))
         for group in search.groups:

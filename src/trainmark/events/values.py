@@ -130,6 +130,10 @@ class RankSums:
     def make_work(self, facts: Mapping[str, Any]) -> RankWork:
         """Return the data from which a case computes its own figures.
 
+        They are sums over the steps after the warm-up: the samples, sequences and tokens trained,
+        the time of the windows, the part of it that steps waited for data, and the device time of
+        each named part of a step (ns).
+
         Args:
             facts: what the rank's job reported of itself at its end, by name.
         """

@@ -236,6 +236,8 @@ def describe_record_configuration(record: Record) -> Phrase:
     if SIMULATED in record.labels:
         marks.append(message("trust_simulated_device"))
     plan = record.plan
+    # With cards, the name counts the cards of each node, otherwise its ranks: ranks on a CPU share
+    # the processor.
     name = describe_configuration(
         get_device_name(record), nnodes=plan.nnodes, nproc=plan.nproc, cards=has_cards(record)
     )

@@ -138,11 +138,15 @@ def read_references(name: str) -> References:
 
 
 def read_reference_file(path: Path) -> References:
-    """Read a ``reference.toml``.
+    """Read a ``reference.toml``: results of a case to compare with, published or measured.
+
+    A reference is one of them, a row as it was printed, with its source. Besides the rows, the file
+    has what they share: the headers of the columns, the number of parameters of the model, the
+    tokens in a sequence, and the training samples of one pass over the data.
 
     Raises:
-        RecordError: not TOML, unknown keys, a row whose cells do not fit the columns, or a
-            source that is not there.
+        RecordError: not TOML, unknown keys, a row whose cells do not fit the columns, or a row
+            that names a source that the file does not list.
     """
     try:
         file = _ReferenceDocument.model_validate(read_toml(path))

@@ -150,6 +150,8 @@ class Followers:
                     str(target),
                     str(self.patience_s),
                 ),
+                # The launcher closes the input to say that the run has ended. The follower writes
+                # its reports, such as a fault of the backend, to the output.
                 # With the variables Python does not import modules from the working directory.
                 env=os.environ | SAFE_PATH_VARIABLES,
                 stdin=subprocess.PIPE,

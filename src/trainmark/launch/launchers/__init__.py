@@ -191,6 +191,8 @@ def explain_unusable_launcher(name: str, cluster: Cluster) -> str | None:
     """Return why a launcher cannot be used on this machine; None if it can."""
     programs: tuple[str, ...] = load_launcher(name).programs
     if name == CONTAINER:
+        # The cluster file may also describe a container that only an engine can start: a pod of
+        # Kubernetes, or Slurm's pyxis. This launcher needs a program of its own to start one.
         if cluster.container is None or not cluster.container.is_started_by_node:
             return f"{NO_RUNTIME} in a cluster file"
         # The cluster file names the program: docker, podman or apptainer.

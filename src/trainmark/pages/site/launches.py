@@ -39,7 +39,8 @@ PAGE_COLUMNS = (
 def compute_mean(run: Run, key: str) -> float | None:
     """Return the geometric mean of a figure over the launches that have it; None if none has.
 
-    Only launches that passed, and imported rows, count; see also ``drop_contradicted``.
+    Only launches that passed, and imported rows, count. Of these, launches whose record is
+    contradicted by its own evidence do not count, unless all are contradicted.
 
     Args:
         run: launches of one run or of one work.

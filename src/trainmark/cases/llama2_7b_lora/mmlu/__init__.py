@@ -113,6 +113,8 @@ def plan_scoring(
         DataError: the tokenizer does not encode the four answers as different single tokens that
             are the same after every prompt; or the first line of a legacy prompt is too long.
     """
+    # Also refuses a first line that is too long, so that every prompt fits at some level: legacy
+    # levels get shorter until only this line remains, and the last other level is cut.
     answer_ids = encode_answers(tokenizer, mmlu, legacy=legacy, max_length=max_length)
     max_ids = _compute_max_ids(tokenizer, max_length) if legacy else max_length
     build_levels = build_published_levels if legacy else _build_levels
