@@ -152,7 +152,7 @@ def test_a_lost_node_leaves_a_partial_record_that_can_be_verified(run_dir: Path)
     assert verify_evidence(partial_record, run_dir) == []
     terminal, chinese = render_both_languages(partial_record)
     assert "partial (the run ended early" in terminal
-    assert "节点 1（rank 1）在 16 步后失联：NODE_FAIL" in chinese
+    assert "节点 1（rank 1）在完成 16 步后失联：NODE_FAIL" in chinese
 
 
 def test_node_without_files_gives_null_figures_with_a_reason(run_dir: Path) -> None:
