@@ -40,7 +40,11 @@ def hosts(tmp_path_factory):
 
 @pytest.fixture
 def make_args(hosts, tmp_path):
-    """Return a function that writes a cluster file and returns the arguments of a run with it."""
+    """Return a function that writes a cluster file and returns the arguments of a run with it.
+
+    The file also sets variables of the environment: the folder of the tests' cases, and
+    ``FAULT_FIFO``, to which the case that fails writes its process id when it reaches the fault.
+    """
 
     def make():
         site = hosts.build_settings()

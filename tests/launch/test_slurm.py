@@ -11,7 +11,7 @@ from support.fakes import GOLDEN, check_golden
 from trainmark.errors import EnvironmentFault, RecordError, UsageError
 from trainmark.launch.cluster import Cluster, ContainerSettings, SlurmSettings
 from trainmark.launch.launchers import JOB_FILE, EngineJob, JobState, slurm, start_job
-from trainmark.launch.launchers.slurm import Slurm
+from trainmark.launch.launchers.slurm import Slurm, read_time_option_s
 from trainmark.plan.plan import Plan
 from trainmark.toml_file import read_toml
 
@@ -88,6 +88,21 @@ def test_script_with_all_keys_matches_its_golden_file(plan: Plan) -> None:
     check_golden(
         "slurm/all_keys.sh", Slurm().build_command(plan, settings).render_script(Path(plan.run_dir))
     )
+
+
+@pytest.mark.parametrize(
+    ("option", "limit_s"),
+    [
+        ("90", 90 * 60),  # minutes
+        ("1-02:30:00", (24 + 2.5) * 3600),  # days-hours:minutes:seconds
+        ("0", None),  # for sbatch no limit
+        ("soon", None),  # which sbatch refuses
+    ],
+)
+def test_time_limit_of_the_cluster_file_is_read_as_sbatch_does(
+    option: str, limit_s: float | None
+) -> None:
+    assert read_time_option_s(make_site(slurm=SlurmSettings(options={"time": option}))) == limit_s
 
 
 @pytest.mark.parametrize("runtime", ["pyxis", "apptainer"])

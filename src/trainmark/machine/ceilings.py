@@ -403,7 +403,9 @@ def run_rank(rank: int, *, device: str, nproc: int, budget_s: float) -> dict[str
     if not total_bytes:
         total_bytes = _UNKNOWN_MEMORY_BYTES
     measurements = []
-    rank_device.set_precision("fp32")  # the precision of ``Recipe()``, with which it was accepted
+    # The default precision of recipes. Before ranks were started, it was checked that the device
+    # can train such a recipe.
+    rank_device.set_precision("fp32")
     rank_device.matmul_rate("fp32")  # refuses a device whose clock is wrong
     with RankGroup.join(vendor.collective_backend, rank_device, rank, nproc) as ranks:
         # All ranks use the smallest memory of any, so that they do the same work. Half of it,

@@ -377,6 +377,7 @@ def _check_data_alone(choice: Choice, folder: Path | None) -> Conditions:
         cases.check_data(choice.case.name, folder, replace(choice.recipe, data="real"))
     except DataError as fault:
         text = "; ".join(part for part in (fault.where, fault.what, fault.rule) if part)
+        # The error's text is shown as it is, because the catalogs have no translation of it.
         yield make_condition(ENGLISH_TEXT, "stops", fix=fault.fix, text=text, check_code="data")
 
 

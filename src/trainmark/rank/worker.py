@@ -267,6 +267,8 @@ def _check_ranks(
         rank=number,
         world_size=plan.world_size,
         device=setup.device,
+        # The smallest memory of any rank, the same on all. Raises if the recipe needs more with the
+        # data in this folder.
         memory=agree_on_memory(plan, setup.recipe, setup.vendor, setup.device, data_dir),
     )
     return context, matmul

@@ -252,6 +252,7 @@ class RoutingMeter:
         facts: dict[str, Any] = {
             "assignments": int(expert_loads.sum()),
             "assignments_dropped": self._num_dropped,
+            # Of this rank alone: those that went to experts on other ranks.
             "sent_assignments": self._count_sent(loads),
             "loads_of_ranks": _list_shares("rank", rank_loads.sum((0, 1))),
             "loads_of_experts": _list_shares("expert", expert_loads.sum((0, 1))),

@@ -382,9 +382,9 @@ class _StartExchange(Function):
     def backward(ctx: Any, *_: Tensor) -> tuple[Tensor | None, None, None]:
         """Return the gradient of the embeddings of the local parts (B_global, parts, dim).
 
-        The argument is the gradient of the token, which has no meaning.
+        The argument is the gradient of the scalar that ``forward`` returned, which is 0 and only
+        orders this pass. The other two inputs of ``forward`` have no gradient.
         """
-        # The anchor and ``exchange`` have no gradient.
         return ctx.exchange.receive_gradients(), None, None
 
 

@@ -248,7 +248,10 @@ def find_last_starts(values: ArrayLike) -> NDArray[np.int64]:
     """
     data = np.asarray(values, np.float64)
     *leading, length = data.shape
+    # ``sigma`` is the standard deviation of a value, and ``level_variance`` that of the mean of a
+    # long segment, squared and times its length. Correlated noise makes the two differ.
     noise = _estimate_noise(data)
+    # So that a single outlier does not make a segment.
     clipped = _clip_outliers(data, noise.sigma)
     # Sums over the first t values, from which the deviations of each segment follow.
     cusum = np.zeros((*leading, length + 1))

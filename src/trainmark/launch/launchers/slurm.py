@@ -92,7 +92,8 @@ def read_time_option_s(cluster: Cluster) -> float | None:
     if days is None and len(numbers) < 3:  # minutes come first, and no hours
         numbers.insert(0, 0)
     hours, minutes, seconds = [*numbers, 0, 0][:3]
-    return float(((int(days or 0) * 24 + hours) * 60 + minutes) * 60 + seconds)
+    limit_s = float(((int(days or 0) * 24 + hours) * 60 + minutes) * 60 + seconds)
+    return limit_s or None  # sbatch takes 0 as no limit
 
 
 class Slurm(Launcher):

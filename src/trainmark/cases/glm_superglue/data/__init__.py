@@ -121,7 +121,8 @@ def load(folder: Path, recipe: GlmRecipe) -> GlmData:
     Raises:
         DataError: a line, a token, the vocabulary or a sample is invalid.
     """
-    # Which of the two forms the splits have, and the files of each split.
+    # Which of the two forms the splits have, and the files of each split. ``FAULT`` makes the error
+    # of a folder that has neither, with the rule of this case and the fix.
     layout = find_layout(folder, (JSONL, HDF5), FAULT)
     return _load(layout, folder, recipe)
 
