@@ -157,7 +157,10 @@ def test_first_lines_show_a_printed_speed_that_differs_from_the_measured_one():
     text = "the program reports 200 tokens/s; Trainmark measured 100 (-50.0%)"
     reason = "the program counts its work twice (2 times the actual work)"
     assert f"{text}; {reason}" in list_first_lines([record])
-    chinese = "程序自报 200 tokens/s，实测 100（-50.0%）；程序重复计算了工作量（算出的工作量为实际工作量的 2 倍）"
+    chinese = (
+        "程序自报 200 tokens/s，实测 100（-50.0%）；"
+        "程序重复计算了工作量（算出的工作量为实际工作量的 2 倍）"
+    )
     assert chinese in list_first_lines([record], lang="zh")
     agreeing = message("printed_agrees", reported=1.0, measured=1.0, unit="tokens/s", change=0.0)
     lines = list_first_lines([make_launch_record(0, p_core=100.0, findings=[agreeing])])

@@ -322,9 +322,9 @@ def _encode_prompts(
     for row, ids in zip(rows, encoded, strict=True):
         if ids[-1] != answer:
             raise DataError(
-                f"the answer after row {row + 1} of {subject} is not a separate token",
+                f"the answer to question {row + 1} of {subject} is not a separate token",
                 where=str(tokenizer.file),
-                rule="an answer must be the same token after every prompt",
+                rule="each answer must be a single token, the same after every prompt",
                 fix="use the tokenizer that the model was trained with",
             )
     return [ids[:-1] for ids in encoded]
