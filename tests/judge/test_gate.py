@@ -484,7 +484,8 @@ def test_known_figures_are_judged_and_missing_one_fails() -> None:
         "e2e_time",
         "mem",
     ]
-    # A named figure without a value fails, and so does a run that failed.
+    # A named figure without a value fails, and so does a run that failed. ``read_verdicts`` returns
+    # the figure, the verdict and the exit code of each judgement; 1 means failed.
     lost = FigureEntry(value=None, unit="samples/s")
     run = [
         record.model_copy(update={"figures": {**record.figures, "p_train": lost}})

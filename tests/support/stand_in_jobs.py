@@ -252,6 +252,7 @@ def list_faults() -> tuple[list[str], list[str]]:
     from trainmark_stand_in.timeline import Timeline
     from trainmark_stand_in.vendor import StandIn
 
+    # A process has a single stand-in device: every ``StandIn`` below opens this one.
     device = open_stand_in()
     # A timeline with a real clock, in place of the fake one of ``open_stand_in``.
     device.timeline = device.operations.timeline = Timeline(operation_ns=OPERATION_NS)
