@@ -90,9 +90,9 @@ def _refuse_large_files(folder: Path) -> None:
         size = path.stat().st_size
         if size > archive.MAX_FILE_BYTES:
             raise BundleError(
-                f"the file has {size:,} bytes",
+                f"the file is {size:,} bytes long",
                 where=str(path),
-                rule=f"a file in a bundle may have at most {archive.MAX_FILE_BYTES:,} bytes",
+                rule=f"a file in a bundle may be at most {archive.MAX_FILE_BYTES:,} bytes long",
                 fix=(
                     "shorten the file, or move it out of the run directory if it does not belong "
                     "to the run"
