@@ -89,11 +89,7 @@ def judge_measurements(
     )
     # A link is compared with its own nodes, so that only nodes are compared with a baseline.
     if baseline is not None and len(measured.alone_s):
-        # Effects are relative to the median node. To make them relative to the baseline, add the
-        # effect of the median node relative to the baseline.
-        shift = _compute_log_median_s(measured) - log(baseline.seconds)
-        # The baseline is a median, whose standard error is sqrt(pi / 2) times that of a mean.
-        std_error = alone_noise * sqrt(pi / 2 / baseline.count)
+        shift, std_error = _compute_baseline_shift(measured, baseline, alone_noise)
         alone = alone.shift(shift, std_error=std_error)
         pairs = pairs.shift(shift, std_error=std_error)
     nodes = judge_nodes(
@@ -194,6 +190,20 @@ def _compute_root_mean_square(residual: Floats, degrees_of_freedom: int) -> floa
             same pairs.
     """
     return sqrt(float(np.sum(residual**2)) / degrees_of_freedom)
+
+
+def _compute_baseline_shift(
+    measured: Measurements, baseline: Baseline, alone_noise: float
+) -> tuple[float, float]:
+    """Return what makes effects relative to the baseline, and the standard error that it adds.
+
+    Effects are relative to the median node, so the first value is the effect of the median node
+    relative to the baseline.
+    """
+    shift = _compute_log_median_s(measured) - log(baseline.seconds)
+    # The baseline is a median, whose standard error is sqrt(pi / 2) times that of a mean.
+    std_error = alone_noise * sqrt(pi / 2 / baseline.count)
+    return shift, std_error
 
 
 def _compute_log_median_s(measured: Measurements) -> float:

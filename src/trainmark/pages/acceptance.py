@@ -63,18 +63,6 @@ def build_acceptance_document(result: AcceptanceResult) -> Document:
     These devices or nodes are the members of the acceptance.
     """
     badge = _choose_badge(result)
-    lead: list[Block] = []
-    if result.interrupted:
-        lead.append(Paragraph(phrase("accept.resume_page"), "warn"))
-    busy = describe_busy_nodes(result)
-    if busy:
-        lead.append(Paragraph(busy, "warn"))
-    failing = result.list_names("fail")
-    if failing:
-        # One line with a button that copies it, for the user to paste into a scheduler's command.
-        exclude_list = Code(",".join(failing), copied=True)
-        lead += [Paragraph(phrase("accept.exclude_list"), "heading"), exclude_list]
-    lead.append(_build_member_grid(result))
     sections = [
         Section(
             phrase("accept.members"),
@@ -110,9 +98,26 @@ def build_acceptance_document(result: AcceptanceResult) -> Document:
         # are based on the evidence in the folder.
         verification=phrase("accept.checked"),
         sentence=summarize_acceptance(result),
-        lead=tuple(lead),
+        lead=tuple(_build_lead(result)),
         sections=tuple(section for section in sections if section.blocks),
     )
+
+
+def _build_lead(result: AcceptanceResult) -> list[Block]:
+    """Return what the page shows above its sections: warnings, failed members and the grid."""
+    lead: list[Block] = []
+    if result.interrupted:
+        lead.append(Paragraph(phrase("accept.resume_page"), "warn"))
+    busy = describe_busy_nodes(result)
+    if busy:
+        lead.append(Paragraph(busy, "warn"))
+    failing = result.list_names("fail")
+    if failing:
+        # One line with a button that copies it, for the user to paste into a scheduler's command.
+        exclude_list = Code(",".join(failing), copied=True)
+        lead += [Paragraph(phrase("accept.exclude_list"), "heading"), exclude_list]
+    lead.append(_build_member_grid(result))
+    return lead
 
 
 def list_acceptance_lines(result: AcceptanceResult, lang: str, *, folder: str) -> list[str]:

@@ -22,7 +22,7 @@ from trainmark.rank.parent import PARENT_VARIABLE, die_with_parent
 from trainmark.rank.process_group import join_ranks, leave_ranks
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Generator, Iterator, Mapping
 
     from trainmark.plan.plan import Plan
     from trainmark.protocols import Device, Job, JobContext, MatmulRate, Vendor
@@ -326,7 +326,6 @@ def _run_loop(reporter: RankReporter, prepared: _PreparedRank) -> tuple[Paramete
     from trainmark.rank.loop import MeasuredLoop, Schedule
     from trainmark.rank.watch import StepWatch
     from trainmark.train.parallel import count_compiled_graphs
-    from trainmark.train.read_ahead import iterate_batches
 
     plan, context, job, checkpoints, barrier = prepared
     recipe = context.recipe
@@ -335,20 +334,9 @@ def _run_loop(reporter: RankReporter, prepared: _PreparedRank) -> tuple[Paramete
         trained = job.trained_parameters()
         parameters = _start_parameter_check(job, trained)
     first_step_watch = StepWatch(partial(read_precision_flags, device.torch_type))
-    open_batches = partial(
-        iterate_batches,
-        job,
-        device,
-        depth=recipe.read_ahead_batches,
-        # Lists to which ``iterate_batches`` appends digests and keys of trained rows. By the
-        # digests the record finds rows that were read twice; by the keys the loop finds trained
-        # rows among those of an evaluation.
-        row_digests=reporter.row_digests,
-        keys=reporter.trained_keys,
-    )
     outcome = MeasuredLoop(
         job=job,
-        open_batches=open_batches,
+        open_batches=_make_batch_opener(reporter, job, context),
         trained_keys=reporter.trained_keys,
         check_agreement=partial(refuse_other_quality, context.world_size),
         schedule=Schedule.from_recipe(recipe, plan.target, earlier_steps=checkpoints.begin.steps),
@@ -372,6 +360,25 @@ def _run_loop(reporter: RankReporter, prepared: _PreparedRank) -> tuple[Paramete
     checkpoints.close()  # waits until the last one is saved
     parameters.gradients.close()  # removes its hook on optimizer steps
     return parameters, first_step_watch
+
+
+def _make_batch_opener(
+    reporter: RankReporter, job: Job, context: JobContext
+) -> Callable[[int], Generator[Any, None, None]]:
+    """Return the function that yields the batches of the epoch whose number it is given."""
+    from trainmark.train.read_ahead import iterate_batches
+
+    return partial(
+        iterate_batches,
+        job,
+        context.device,
+        depth=context.recipe.read_ahead_batches,
+        # Lists to which ``iterate_batches`` appends digests and keys of trained rows. By the
+        # digests the record finds rows that were read twice; by the keys the loop finds trained
+        # rows among those of an evaluation.
+        row_digests=reporter.row_digests,
+        keys=reporter.trained_keys,
+    )
 
 
 def _start_parameter_check(job: Job, trained: Mapping[str, Any]) -> ParameterCheck:

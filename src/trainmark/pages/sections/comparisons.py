@@ -35,7 +35,7 @@ from trainmark.record.work import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from trainmark.record.work import Result
 
@@ -116,10 +116,23 @@ def compare_speed(
             return _build_speed_bars(figure, launches, speed.mean, others[:_MAX_COMPARISONS])
     # The closest candidate differs in the fewest keys.
     differing, closest = min(differences, key=lambda entry: len(entry[0]))
+    return _explain_closest(launches[0], closest[0], differing)
+
+
+def _explain_closest(
+    launch: Record, closest: Result, differing: Mapping[str, tuple[object, object]]
+) -> Callout:
+    """Return a line of text that names the closest result and what differs from the launch.
+
+    Args:
+        launch: a launch that the page shows.
+        closest: the result that differs from it in the fewest keys.
+        differing: both values, by the key of the work.
+    """
     reasons = []
     for name, values in differing.items():
-        if name == _WITNESSED and isinstance(closest[0], Record):
-            reasons += _describe_witness_differences(launches[0], closest[0])
+        if name == _WITNESSED and isinstance(closest, Record):
+            reasons += _describe_witness_differences(launch, closest)
         else:
             reasons.append(_describe_difference(term("work", name), *values))
     # Without a difference the work is the same, but the two have none of the figures in common.
@@ -127,7 +140,7 @@ def compare_speed(
     if reasons:
         why = join(reasons[:_MAX_DIFFERENCES], "semicolon")
     return _build_incomparable_callout(
-        phrase("against.none", name=_describe_system(closest[0]), why=why)
+        phrase("against.none", name=_describe_system(closest), why=why)
     )
 
 

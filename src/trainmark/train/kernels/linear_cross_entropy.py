@@ -176,10 +176,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
             gradient = scores.mul_(boost).to(dtype) if boost != 1.0 else scores.to(dtype)
             d_hidden[block] = gradient @ matrix
             if d_weight is not None:
-                if gradient.dtype == d_weight.dtype:  # ``addmm`` does not mix types
-                    torch.addmm(d_weight, gradient.t(), inputs[block], out=d_weight)
-                else:
-                    d_weight += gradient.t() @ inputs[block]
+                _add_product(d_weight, gradient.t(), inputs[block])
             del scores, gradient  # free them before the next block is allocated
         if d_hidden is not None and group is not None:
             dist.all_reduce(d_hidden, group=group)  # add the parts from all ranks' classes
@@ -199,6 +196,14 @@ class _LinearCrossEntropy(torch.autograd.Function):
             d_weight.mul_(scale)
         ctx.gradients = None  # the caller alone holds them now, and can free them
         return d_hidden, d_weight, *[None] * 7  # the other arguments have no gradient
+
+
+def _add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
+    """Add ``left @ right`` to ``total`` in place; ``total`` may have another type."""
+    if left.dtype == total.dtype:  # ``addmm`` does not mix types
+        torch.addmm(total, left, right, out=total)
+    else:
+        total += left @ right
 
 
 def _convert_to_gradient(
