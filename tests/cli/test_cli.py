@@ -484,7 +484,11 @@ def test_checks_of_a_case_are_printed_as_json(cli, monkeypatch):
         "passed": False,
         "checks": [
             {"check": "flops", "state": "ok", "messages": []},
-            {"check": "runs", "state": "fault", "messages": ["3 steps are too few to judge"]},
+            {
+                "check": "runs",
+                "state": "fault",
+                "messages": ["3 steps are too few to judge the loss"],
+            },
             {
                 "check": "batches",
                 "state": "skipped",

@@ -223,13 +223,13 @@ def test_exit_code_is_1_if_a_rule_of_the_claimed_division_is_broken(
     monkeypatch.setattr("trainmark.results.selection.check_record", lambda record, _: record)
     code, out, _ = cli("audit", "--rules", folder)
     assert code == 0
-    assert "compliant with the rules of division closed" in out
+    assert "compliant with the rules of the closed division" in out
     # In Chinese, no English word is left.
     assert "ok " not in cli("audit", "--rules", folder, "--lang", "zh")[1]
     # One of them alone is too few.
     code, out, _ = cli("audit", "--rules", folder / "r1")
     assert code == 1
-    assert "at least 5 launches; actual number: 1" in out
+    assert "at least 5 launches are required; actual number: 1" in out
     (document,) = json.loads(cli("audit", "--rules", folder / "r1", "--json")[1])
     assert (document["division"], document["compliant"]) == ("closed", False)
     assert [x["rule"] for x in document["rules"] if not x["kept"]] == ["launches"]

@@ -99,7 +99,7 @@ def test_size_is_skipped_if_it_would_exceed_the_remaining_time(measure_candidate
     # The cold run and 20 repetitions, the most that a size gets, took 210 of 1200 ns.
     assert [point.status for point in points] == ["measured", "skipped", "measured"]
     # 1004 and 990 (1200 - 210) ns, rounded to two digits.
-    assert points[1].reason == "1e-06 s are needed, but only 9.9e-07 s are left"
+    assert points[1].reason == "the measurement needs 1e-06 s, but only 9.9e-07 s are left"
     assert (points[1].rate, points[1].repetitions) == (None, 0)
 
 
@@ -175,7 +175,10 @@ def test_wrong_result_has_no_rate_and_is_never_the_best(measure_candidates: Any)
         make_candidate(amount=1.0, times_ns=[1]),
         budget_ns=1000,
     )
-    assert (points[0].status, points[0].reason) == ("wrong", "7 of 9 numbers are wrong")
+    assert (points[0].status, points[0].reason) == (
+        "wrong",
+        "7 of 9 numbers in the result are wrong",
+    )
     assert points[0].rate is None
     kind = CeilingKind(name="all_reduce")
     kind.set_points(points)

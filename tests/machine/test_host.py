@@ -75,7 +75,7 @@ def make_processor(cores: int) -> Card:
             "programs used 11% of the cores",
         ),
         (host.check_other_runs, {}, {}, "fine", "no other run"),
-        (host.check_other_runs, {}, {"runs": {"r1": [7, 9]}}, "spoils", "another run, r1"),
+        (host.check_other_runs, {}, {"runs": {"r1": [7, 9]}}, "spoils", "another run (r1)"),
         (host.check_cores, {}, {"nproc": 4}, "fine", "4 ranks; 4 cores allowed by CPU affinity"),
         (host.check_cores, {}, {"nproc": 5}, "spoils", "5 ranks; 4 cores"),
         (

@@ -215,12 +215,16 @@ def test_pairs_that_were_not_measured_have_a_reason() -> None:
     # A pair that received wrong numbers has no rate.
     wrong = make_ceilings([], [])
     fault = message("ceiling_numbers", wrong=1, of=9)
-    faulty = {"status": "wrong", "reason": "1 of 9 numbers are wrong", "why": asdict(fault)}
+    faulty = {
+        "status": "wrong",
+        "reason": "1 of 9 numbers in the result are wrong",
+        "why": asdict(fault),
+    }
     wrong["links"] = {
         "reason": None,
         "why": None,
         "pairs": [make_pair([0, 1], rate=None, **faulty)],
     }
-    assert "rank 0 - rank 1: 1 of 9 numbers are wrong" in list_lines(wrong)
+    assert "rank 0 - rank 1: 1 of 9 numbers in the result are wrong" in list_lines(wrong)
     assert has_wrong_results(wrong)
     assert list_tables(wrong) == []

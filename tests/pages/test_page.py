@@ -205,7 +205,7 @@ def test_run_that_its_evidence_contradicts_is_not_compared():
     trust = grade_reasons([message("evidence_altered", file="plan.json")])
     refuted = make_record(run_id="refuted", trust=trust)
     text = " ".join(read_visible(page.build_document([make_record()], [refuted]))[0])
-    assert "the other runs of this case did not pass, or contradict their evidence" in text
+    assert "the other runs of this case did not pass, or are contradicted by their evidence" in text
     assert "your run" not in text  # words of the bar that a comparable run has
 
 
@@ -245,7 +245,7 @@ def test_charts_of_a_repeated_run_say_which_launch_they_show():
     launches = [make_planned_record(f"r{number}", repeat_index=number) for number in (1, 2, 3)]
     document = page.build_document(launches)
     titles = [translate(chart.title, "en") for chart in pictures.list_charts([document]).values()]
-    suffix = "; launch 2 (median speed)"
+    suffix = "; launch 2 (the launch with the median speed)"
     named = [title.removesuffix(suffix) for title in titles if title.endswith(suffix)]
     assert named[0].startswith("Training loss")
     assert named[1:] == ["Step time (ms); shaded: warm-up"]
@@ -483,11 +483,11 @@ def test_trust_reason_of_some_launches_shows_their_number():
     document = page.build_document([launch, calm])
     busy, few = document.doubts
     assert translate(busy.full, "en").endswith("during the run (1 of 2 launches)")
-    assert translate(few.full, "en") == "fewer than 5 launches (2)"
+    assert translate(few.full, "en") == "only 2 launches (minimum: 5)"
     # A terminal shows all reasons of the same grade, here "noisy", in one line.
     (line,) = document.reasons
     assert translate(line, "en").count("(1 of 2 launches)") == 1
-    assert "fewer than 5 launches" in translate(line, "en")
+    assert "(minimum: 5)" in translate(line, "en")
 
 
 def test_failed_run_shows_no_trust_reasons():
@@ -650,7 +650,7 @@ def test_unmeasured_figures_are_grouped_by_their_reason():
     }
     text = to_page_markdown(make_record(figures=read_record().figures | figures))
     assert (
-        "Not measured: MFU (no FLOP formula for this case); power, temperature "
+        "Not measured: MFU (this case has no FLOP formula); power, temperature "
         "(no library or tool on this machine can take readings from these devices)"
     ) in text
     assert not any(f"| {name} |" in text.split("## Figures")[1] for name in figures)
@@ -674,7 +674,7 @@ def test_earlier_evaluations_link_to_the_full_record():
     (point, *_) = read_record().quality.history
     record = make_record(quality=read_record().quality.model_copy(update={"history": [point] * 7}))
     # Of 7 evaluations, the last 5 are on the page.
-    link = '<a href="{}">2 earlier evaluations are in record.json.</a>'
+    link = '<a href="{}">2 earlier evaluations are listed in record.json.</a>'
     assert link.format("record.json") in render_html([record])
     other_record = make_record(run_id="other", quality=record.quality)
     # A page of several runs has no record beside it.
@@ -789,7 +789,7 @@ def test_throttling_is_named_by_rank_and_distinguished_by_its_time():
             "the steps of the slowest rank are 3.0% longer than those of the median rank; "
             "the ranks share the host's cores, so their devices are not compared",
         ),
-        ((100, None), "cuda", "steps were measured on fewer than two ranks"),
+        ((100, None), "cuda", "fewer than two ranks have measured steps"),
     ],
 )
 def test_rank_strip_states_the_spread_of_ranks(medians_ms, torch_type, expected):

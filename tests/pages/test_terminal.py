@@ -53,7 +53,7 @@ def test_summary_of_a_run_has_title_sentence_row_ruler_and_limit():
         "457 samples/s; reached acc 0.9117 (target 0.91) in 46.1 s",
         "e2e_time 46.1 s · p_whole 412.9, p_train 457.2, p_core 464.6 samples/s · MFU 31.6% · "
         "memory 33.4 of 40.0 GiB",
-        "Noisy: fewer than 5 launches (1)",
+        "Noisy: only 1 launch (minimum: 5)",
         "No comparable result: this case has no earlier run and no published result",
         "Compute takes 89% of the time and runs at 41% of the device's matmul rate; "
         "no bottleneck found.",

@@ -95,7 +95,7 @@ def test_unreadable_record_is_listed(cli, runs):
     assert code == 1  # although the others are listed
     assert "runs/c" in out
     assert "runs/a" not in out
-    assert err.startswith("runs/a: not added to the index")
+    assert err.startswith("runs/a: the record was not added to the index")
     document = json.loads(cli("results", "--json")[1])
     assert [(x["file"], x["reason"]["code"]) for x in document["unread"]] == [
         ("runs/a", "record_unreadable")
