@@ -97,7 +97,7 @@ def read_yaml(file: Path) -> Any:
                         f"{key} is given twice",
                         where=f"{file}, line {key_node.start_mark.line + 1}",
                         rule="each key may occur only once in a mapping",
-                        fix="set it only once",
+                        fix=f"set {key} only once",
                     )
                 seen.add(key)
             return super().construct_mapping(node, deep)

@@ -42,4 +42,4 @@ def test_labels_of_another_shape_are_refused(tmp_path: Path, labels: ArrayLike) 
     write_splits(tmp_path, labels)
     with pytest.raises(DataError) as caught:
         load(tmp_path)
-    assert caught.value.rule == "x must have shape (rows, 16), and y (rows,)"
+    assert caught.value.rule == "x must have shape (rows, 16), and y must have shape (rows,)"

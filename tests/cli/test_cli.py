@@ -122,7 +122,7 @@ def test_help_groups_every_verb_with_an_uncut_description(cli):
         (["prepare", "toy", "--from", ".", "--data", "x"], ["nothing to prepare"]),
         (
             ["prepare", "distilbert", "text_key=y", "--from", ".", "--data", "x"],
-            ["case distilbert_sst2 has no such option", "this case takes none"],
+            ["case distilbert_sst2 has no option", "this case has no options"],
         ),
         (
             ["prepare", "gpt_megatron", "--from", ".", "--data", "x"],
@@ -142,8 +142,14 @@ def test_help_groups_every_verb_with_an_uncut_description(cli):
         (["prepare", "gpt", "tokenizer=.", "--from", "no", "--data", "x"], ["no such file"]),
         (["report"], ["no runs found"]),  # the test's folder has no runs
         (["report", "nowhere"], ["no such file or folder"]),
-        (["report", "--format", "md", "-o", "page.html"], ["page.html would be written as md"]),
-        (["report", "--json", "-o", "page.html"], ["page.html would be written as json"]),
+        (
+            ["report", "--format", "md", "-o", "page.html"],
+            ["page.html cannot be written in the md format"],
+        ),
+        (
+            ["report", "--json", "-o", "page.html"],
+            ["page.html cannot be written in the json format"],
+        ),
     ],
 )
 def test_invalid_arguments_give_one_clear_error(cli, args, expected_error):

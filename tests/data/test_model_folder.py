@@ -228,7 +228,7 @@ def test_optional_weights_may_be_missing_and_unused_ones_stored() -> None:
     ("changes", "what", "where", "rule"),
     [
         ({"table": (8, 5)}, "table has shape (8, 5)", "file, table",
-         "it must have shape (8, 4), as in the model"),
+         "the weight must have shape (8, 4), as in the model"),
         ({"table": None, "head.bias": None}, "missing weights: table, and 1 more", "folder, table",
          "the model has 3 weights"),
         ({"extra": (3,)}, "unknown weight extra", "file, extra", "the model has no such weight"),

@@ -59,7 +59,7 @@ def test_a_resumed_run_is_other_work_and_has_no_mlperf_log(run):
     assert find_differences(describe_work(record), describe_work(resumed_record)) == [
         "resumed_after"
     ]
-    with pytest.raises(RecordError, match="continues from a checkpoint"):
+    with pytest.raises(RecordError, match="was resumed from a checkpoint"):
         render_mlperf_log(resumed_record, folder)
     # A PerfLog can still be written.
     assert render_perflog(resumed_record, folder) == render_perflog(record, folder)

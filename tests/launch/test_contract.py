@@ -116,6 +116,6 @@ def test_error_without_a_site_file_says_how_to_pass_one(fix: str | None, instruc
     error = Cluster().build_error("ssh.hosts", "no host is given", fix=fix)
     assert error.what == "no host is given, and there is no cluster file"
     assert error.fix == (
-        f"{instruction} in a file, and pass it with --cluster cluster.yaml; "
-        "docs/launchers.md describes the keys"
+        f"{instruction} in a file, and pass the file with --cluster cluster.yaml; "
+        "see docs/launchers.md for the keys"
     )

@@ -68,7 +68,7 @@ def test_invalid_thread_count_is_refused_before_anything_starts(
     plan = toy_plan.model_copy(update={"run_dir": str(run_dir)})
     with pytest.raises(UsageError) as refused:
         local.launch(plan, StopRequest())
-    assert refused.value.what == f"OMP_NUM_THREADS={thread_count}"
+    assert refused.value.what == f"OMP_NUM_THREADS={thread_count} is not valid"
     assert refused.value.rule  # which values are valid
     assert not run_dir.exists()
 

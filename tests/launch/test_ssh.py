@@ -246,7 +246,9 @@ def test_host_whose_files_cannot_be_unpacked_is_named(
     job = EngineJob(plan.model_copy(update={"nnodes": 1}), site)
     # What reaches this machine if the login shell of a host prints a greeting.
     install_tar(fake_hosts, "echo Welcome to host a")
-    with pytest.raises(EnvironmentFault, match="a: ssh: its files cannot be unpacked: "):
+    with pytest.raises(
+        EnvironmentFault, match="a: ssh: the files of this host cannot be unpacked: "
+    ):
         ssh.Ssh().collect(job)
 
 

@@ -139,7 +139,7 @@ def test_terminal_format_writes_the_printed_text_to_the_named_file(
         (["-o", "x.pdf"], "x.pdf", "must end in .html, .md, .svg or .png"),
         (["-o", "x.svg", "--chart", "heat"], "--chart", "try: known: loss, quality, step_time"),
         (["-o", "x.html", "--chart", "loss"], "--chart", "needs an SVG or PNG output file"),
-        (["--format", "png"], "--format", "write it to a file"),
+        (["--format", "png"], "--format", "write the PNG to a file"),
     ],
 )
 def test_unusable_format_output_or_chart_is_refused(

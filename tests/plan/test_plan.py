@@ -183,7 +183,7 @@ def test_default_of_a_shipped_recipe_is_no_change() -> None:
     [
         ("micro_batch=96", "unknown recipe field 'micro_batch'", "did you mean micro_batch_size?"),
         ("bs=many", "recipe field micro_batch_size: 'many' is not valid", "own value (64)"),
-        ("bs=0", "it must be more than 0", "own value (64)"),
+        ("bs=0", "it must be greater than 0", "recipe's value (64)"),
         ("bs=none", "recipe field micro_batch_size: None is not valid", "own value (64)"),
         ("lr=inf", "it must be a finite number", "own value (0.003)"),
         ("precision=fp8", "precision=fp8 cannot be used with toy", "use precision=bf16"),

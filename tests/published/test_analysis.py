@@ -178,13 +178,14 @@ def test_value_of_a_closing_line_counts_if_there_is_no_other(log):
 @pytest.mark.parametrize(
     ("data", "options", "why"),
     [
-        ("Traceback\n", {}, "no value with 'ips:'"),
+        ("Traceback\n", {}, "no value found after the keyword 'ips:'"),
         ("ips: x\n", {}, "values: 0, malformed lines: 1"),
         # The preset finds no key, so the word at the position is read from every line.
         (
             "step one\n",
             {"keyword": "", "preset": "auto", "position": 1},
-            "no number at position 1: values: 0, malformed lines: 1; set position",
+            "no number found at position 1 of any line: values: 0, malformed lines: 1; "
+            "set position",
         ),
         ("ips: 1\nips: 2\n", {"skip_steps": 2}, "skip_steps=2 skips all values"),
         ("avg ips: 3\n", {"skip_steps": 1}, "skip_steps=1 skips all values: values: 1"),
@@ -256,7 +257,7 @@ def test_only_values_of_the_speed_count_as_skipped(log, skip_steps, skipped):
         log("ips: 1\nips: 2\n"), keyword="", preset="megatron", skip_steps=skip_steps
     ).figures
     assert (figures["values"], figures["values_skipped"]) == (0, 0)
-    assert figures["notes"][0].startswith("no value with preset megatron: values: 0")
+    assert figures["notes"][0].startswith("no value found with preset megatron: values: 0")
 
 
 def test_names_of_profiles_are_in_the_record(log):

@@ -65,7 +65,7 @@ def test_failed_run_has_a_record_and_exits_with_one(analyze):
     # analyzed all the same. Mode 1 is the mean of its values: 7.
     assert (code, first["FINAL_RESULT"], first["JOB_FAIL_FLAG"]) == (1, 0.0, 1)
     assert (second["model_name"], second["FINAL_RESULT"]) == ("other", 7.0)
-    assert "no value with 'speed:'" in err
+    assert "no value found after the keyword 'speed:'" in err
     assert "FAILED" in err
 
 

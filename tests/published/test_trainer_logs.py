@@ -126,7 +126,7 @@ def test_progress_bar_after_a_resume_does_not_count_the_steps_before(tmp_path: P
     )
     analysis = analyze_text(tmp_path, text + "\n")
     assert read_speed(analysis) == (1.0, "steps/s")  # 20 steps from second 1 to second 21
-    assert "line 1 says that the run resumed" in summarize(analysis)
+    assert "according to line 1, the run was resumed" in summarize(analysis)
 
 
 def test_closing_line_after_a_resume_is_no_speed(tmp_path: Path) -> None:
@@ -378,7 +378,7 @@ def test_named_preset_is_used_even_if_another_recognizes_more_lines(tmp_path: Pa
     assert read_speed(analysis) == (100.0, "tokens/s")
     analysis = analyze_text(tmp_path, nanogpt, preset="torchtitan")
     assert read_speed(analysis) == (None, "")
-    assert analysis.figures["notes"][0].startswith("no value with preset torchtitan")
+    assert analysis.figures["notes"][0].startswith("no value found with preset torchtitan")
 
 
 def test_malformed_lines_of_other_presets_do_not_count_for_the_named_one(tmp_path: Path) -> None:

@@ -164,7 +164,7 @@ def test_altered_value_is_named_if_this_version_wrote_the_record(
         record.read_record(file)
     assert caught.value.where == f"{file}:status"
     assert caught.value.what.startswith("not a valid record: 'great' is not valid; it must be one")
-    assert caught.value.rule == "Trainmark 0.0.0, which wrote the record, does not write this"
+    assert caught.value.rule == "the record must be unchanged since Trainmark 0.0.0 wrote it"
     assert caught.value.fix == "restore the file, or measure again"
 
 

@@ -261,7 +261,7 @@ def test_record_that_its_evidence_contradicts_is_not_bundled(
     (run_dir / "record.json").write_text(json.dumps(document))
     code, _, err = cli("bundle", run_dir, "-o", tmp_path / "x.trainmark.zip")
     assert code == 2
-    assert "contradicted by its evidence" in err
+    assert "the run's evidence contradicts the record" in err
     assert "trainmark verify" in err
     assert not (tmp_path / "x.trainmark.zip").exists()
 

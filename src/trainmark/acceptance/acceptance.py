@@ -73,8 +73,8 @@ def plan_acceptance(
             "the groups phase cannot run on a single node",
             where="--phases",
             rule=(
-                "the groups phase compares several nodes; the nodes phase already measures all "
-                "devices of a single node together"
+                "the groups phase needs several nodes; on a single node, the nodes phase already "
+                "measures all devices together"
             ),
             fix="remove groups from --phases, or add --launcher for several nodes",
         )

@@ -284,7 +284,7 @@ def _require_times(baselines: Baselines) -> Baselines:
     """
     if not baselines.times:
         raise UsageError(
-            "the baseline has no step time for any device or node that passed",
+            "the baseline contains no step time of a device or node that passed",
             where=f"--baseline {baselines.source}",
             rule="a baseline must be measured on one device, or on all devices of one node",
             fix="choose runs with --nnodes 1, or an acceptance test in which a node passed",

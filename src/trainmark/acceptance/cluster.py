@@ -124,7 +124,7 @@ def plan_session(
             f"the number of nodes is {num_nodes}",
             where="--nnodes",
             rule="an acceptance test with a launcher needs at least 2 nodes",
-            fix="set --nnodes; without --launcher, the devices of this machine are compared",
+            fix="set --nnodes to at least 2, or remove --launcher to test only this machine",
         )
     if nproc is None:
         raise UsageError(

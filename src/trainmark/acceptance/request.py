@@ -34,7 +34,7 @@ class AcceptRequest(Frozen):
 
     case: str = Field(DEFAULT_CASE, min_length=1, description="Case to train.")
     overrides: Annotated[dict[str, str], BeforeValidator(_convert_to_texts)] = Field({})
-    recipe: str | None = Field(None, description="Recipe; see `trainmark list recipes`.")
+    recipe: str | None = Field(None, description="Name of a recipe; see `trainmark list recipes`.")
     data: Path | None = Field(None, description="Folder with real data.")
     device: str | None = Field(
         None,
@@ -60,7 +60,7 @@ class AcceptRequest(Frozen):
     )
     rounds: Annotated[int, Field(ge=1, le=10_000)] | None = Field(
         None,
-        description="Number of rounds of training in pairs; default: enough for every "
+        description="Number of rounds of the pairs phase; default: enough for every "
         "pair to train once (above 64 nodes: 36).",
     )
     seconds: float = Field(

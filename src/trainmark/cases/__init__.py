@@ -366,12 +366,12 @@ def _load(name: str) -> Case:
         raise UsageError(
             f"cannot be read as a case: {type(error).__name__}: {error}",
             where=file,
-            rule="a case.py must be importable and define CASE",
+            rule="a case.py must be importable and must define CASE",
             fix="correct the file; docs/adding-a-case.md shows a complete case",
         ) from error
     if case.name != name:
         raise UsageError(
-            f"CASE.name is {case.name!r} in the {named_thing} {name!r}",
+            f"CASE.name is {case.name!r}, but the {named_thing} is named {name!r}",
             where=file,
             rule=f"a case must have the same name as its {named_thing}",
             fix=f"set name={name!r}, or rename the {named_thing}",

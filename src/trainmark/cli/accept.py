@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     from trainmark.acceptance.result import AcceptanceResult
 
 EXAMPLES = """\
-  trainmark accept                            all devices of this machine
+  trainmark accept                            test all devices of this machine
   trainmark accept --nproc 8 --recipe throughput-1x8 gpt_megatron --data data/gpt
   trainmark accept --launcher slurm --nnodes 64 --nproc 8 --cluster cluster.yaml
   trainmark accept --phases devices           check the speed and results of each device
   trainmark accept --dry-run                  print the phases, rounds and expected times, and exit
-  trainmark accept --out acceptances/rack7    resume and measure what is missing
+  trainmark accept --out acceptances/rack7    resume the test and measure what is missing
   trainmark accept --attach acceptances/rack7   wait for a submitted job
 """
 _OPTIONS = tuple(name for name in AcceptRequest.model_fields if name not in ("case", "overrides"))
@@ -62,8 +62,9 @@ def accept(
 
     if attach is not None and (case or overrides or fields or dry_run):
         raise UsageError(
-            "--attach waits for a job that was already submitted, and takes no other options",
+            "--attach cannot be used with a case or with options for a new test",
             where="--attach",
+            rule="--attach waits for a job that was already submitted",
             fix="remove the case and all other options",
         )
     assignments = list(overrides or [])

@@ -40,7 +40,7 @@ def analyze(
     ],
     as_json: Json = False,
 ) -> None:
-    """Read figures from another program's training log; --json prints all of them."""
+    """Read figures from another program's training log; --json prints all figures."""
     from trainmark.plan.recipes import parse_assignments
     from trainmark.published.analysis import analyze as analyze_log
     from trainmark.published.analysis import parse_options, summarize

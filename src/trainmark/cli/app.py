@@ -36,10 +36,10 @@ _EXTRAS = {
 }
 _CTRL_C = 130  # typer's exit code after Ctrl-C; no command of this program uses it
 EXAMPLES = """\
-  trainmark run distilbert_sst2    measure on generated data on this machine
+  trainmark run distilbert_sst2    measure this machine with generated data
   trainmark run distilbert_sst2 --nproc 2 bs=16 precision=bf16
-  trainmark list                   cases, recipes and devices on this machine
-  trainmark doctor                 problems that would make a run fail or skew its results
+  trainmark list                   list cases, recipes and devices
+  trainmark doctor                 find problems before a run
   trainmark report runs/RUN --format html -o page.html
 """
 VERBS = {

@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 
 
 EXAMPLES = """\
-  trainmark audit                           the newest run under ./runs
+  trainmark audit                           check the newest run under ./runs
   trainmark audit runs/A runs/B --json
-  trainmark audit runs/RUN --rules          does it comply with its division?
+  trainmark audit runs/RUN --rules          check the run against the rules of its division
   trainmark list audit-rules                print what is checked
 """
 

@@ -12,9 +12,9 @@ from trainmark.errors import EXIT_FAILED
 from trainmark.plan.request import RunRequest
 
 EXAMPLES = """\
-  trainmark ceilings                          the first device; takes about half a minute
-  trainmark ceilings --nproc 8 --budget-s 15   all eight devices, larger sizes; takes minutes
-  trainmark ceilings --json > ceilings.json   every size, rank and repetition
+  trainmark ceilings                          measure the first device, in about half a minute
+  trainmark ceilings --nproc 8 --budget-s 15   measure eight devices with larger sizes, in minutes
+  trainmark ceilings --json > ceilings.json   write every size, rank and repetition
 """
 
 _STARTUP_S = 120.0  # time that ranks need to import torch on a busy machine

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 EXAMPLES = """\
-  trainmark check toy                     the shipped example
+  trainmark check toy                     check the example that Trainmark includes
   trainmark check my_case --new ~/my-cases   write the files of a new case
   trainmark check my_case bs=8 --steps 40
 """
@@ -32,7 +32,9 @@ EXAMPLES = """\
 def check(
     case: Annotated[
         str,
-        typer.Argument(help="Case or alias.", autocompletion=complete_with("complete_case")),
+        typer.Argument(
+            help="Name or alias of a case.", autocompletion=complete_with("complete_case")
+        ),
     ],
     overrides: Assignments = None,
     new: Annotated[
@@ -59,8 +61,9 @@ def check(
     if new is not None:
         if overrides or fields:
             raise UsageError(
-                "--new only writes a template, and takes no settings of a run",
+                "--new cannot be used with settings or options of a run",
                 where="--new",
+                rule="--new only writes a template",
                 fix="remove the settings and options, or remove --new",
             )
         _write_template(case, new)

@@ -17,9 +17,9 @@ from trainmark.cli.output import (
 
 EXAMPLES = """\
   trainmark compare runs/A runs/B                   is B slower than A?
-  trainmark compare "runs/A1 runs/A2" runs/B        several runs on one side
+  trainmark compare "runs/A1 runs/A2" runs/B        compare one run with several runs
   trainmark compare runs/A runs/B --figure step_time_p50 --threshold 0.05
-  trainmark compare runs/PLAN/a runs/PLAN/b --allow bs   two runs of a plan, launched alternately
+  trainmark compare runs/PLAN/a runs/PLAN/b --allow bs   compare two runs of a plan
 """
 
 
@@ -28,14 +28,14 @@ def compare(
         str,
         typer.Argument(
             metavar="A",
-            help="Baseline: runs, folders or bundles; enclose several in one pair of quotes.",
+            help="Baseline: runs, folders or bundles; enclose several paths in quotes.",
         ),
     ],
     b: Annotated[
         str,
         typer.Argument(
             metavar="B",
-            help="Runs, folders or bundles to compare with A; enclose several in quotes.",
+            help="Runs, folders or bundles to compare with A; enclose several paths in quotes.",
         ),
     ],
     figure: Annotated[

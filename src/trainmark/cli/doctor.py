@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 
 EXAMPLES = """\
-  trainmark doctor                                this machine, all its devices
+  trainmark doctor                                check this machine and all its devices
   trainmark doctor dlrm_criteo --data data/criteo --nproc 8
-  trainmark doctor --quick --quiet                in a scheduler's prolog: problems only
+  trainmark doctor --quick --quiet                print only problems, as in a scheduler's prolog
 """
 
 
@@ -49,8 +49,9 @@ def doctor(
 ) -> None:
     """Find problems that would make a run fail or skew its results, and suggest a fix for each.
 
-    --quiet prints problems only. Exit codes: 2 = a run would fail; 1 = its results would be
-    skewed; 0 = no problem.
+    With --quiet, only problems are printed.
+
+    Exit codes: 0 = no problem; 1 = results would be skewed; 2 = a run would fail.
     """
     from trainmark.machine.doctor import WITHOUT_CASE, describe_machine, examine
 

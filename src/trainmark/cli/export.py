@@ -19,8 +19,8 @@ from trainmark.errors import RecordError, UsageError
 EXAMPLES = """\
   trainmark export runs/* --to csv -o results.csv
   trainmark export runs/* --to parquet -o runs.parquet
-  trainmark export runs/RUN --to index                         one JSON line per run
-  trainmark export runs/RUN --to perflog                       a log of one run; or --to mlperf
+  trainmark export runs/RUN --to index                 write one JSON line per run
+  trainmark export runs/RUN --to perflog               write a log of one run; or use --to mlperf
 """
 
 ExportForm = Literal["csv", "json", "index", "perflog", "mlperf", "parquet"]
@@ -42,7 +42,7 @@ def export(
     selection = select_results(runs or [])
     if not selection.records:
         raise RecordError(
-            "no record found", rule="only runs can be exported, not rows of result pages"
+            "no record found", rule="only runs can be exported, not the rows of result pages"
         )
     # If a run is given twice, a program that sums or averages the rows would count it twice.
     reject_repeated_runs(selection)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 EXAMPLES = """\
   trainmark follow runs/RUN --to tensorboard                view the run: tensorboard --logdir runs
-  trainmark follow runs/RUN --to mlflow=http://host:5000    send to an MLflow server, or to sqlite:///mlflow.db
+  trainmark follow runs/RUN --to mlflow=http://host:5000    send the run to an MLflow server or sqlite:///mlflow.db
   trainmark follow runs --to wandb=PROJECT                  send all runs in a folder
   trainmark follow runs/RUN --to openmetrics=/var/lib/node_exporter/trainmark.prom
 """
@@ -37,7 +37,7 @@ def follow(
         typer.Option(
             metavar="BACKEND[=DESTINATION]",
             autocompletion=complete_with("complete_backend"),
-            help="tensorboard, wandb, mlflow or openmetrics; repeatable.",
+            help="Backend: tensorboard, wandb, mlflow or openmetrics; repeatable.",
         ),
     ],
     as_json: Json = False,

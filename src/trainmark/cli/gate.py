@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from trainmark.results.selection import Selection
 
 EXAMPLES = """\
-  trainmark gate runs/RUN --baseline runs/FIRST            check against good runs
-  trainmark gate runs/RUN --history runs                   check against earlier runs
+  trainmark gate runs/RUN --baseline runs/FIRST            check the run against good runs
+  trainmark gate runs/RUN --history runs                   check the run against earlier runs
   trainmark gate runs/RUN --baseline first.trainmark.zip --junit gate.xml
 """
 
@@ -67,7 +67,9 @@ def gate(
     from trainmark.pages.judgements import to_junit
 
     if not (baseline or history):
-        raise UsageError("nothing to check against", fix="add --baseline RUNS or --history RUNS")
+        raise UsageError(
+            "there is nothing to check against", fix="add --baseline RUNS or --history RUNS"
+        )
     if junit is not None:
         _require_folder(junit)
     checked = select_records(runs)
@@ -159,5 +161,5 @@ def _refuse_unverified(selections: Sequence[Selection]) -> None:
                     where=record.run_id,
                     rule="by default, only records that were verified against their raw events are "
                     "checked",
-                    fix="add --unverified to check it anyway",
+                    fix="add --unverified to check the record anyway",
                 )

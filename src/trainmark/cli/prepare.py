@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 EXAMPLES = """\
   trainmark prepare CASE --from downloads/ --data data/mine
   trainmark prepare gpt_megatron tokenizer=gpt2/ --from corpus.jsonl --data data/corpus
-  trainmark list options                                 the options that cases take
+  trainmark list options                                 print the options of all cases
   trainmark run CASE --data data/mine --recipe standard
 """
 LINE_EVERY_S = 60.0  # time between two lines of a long stage
@@ -39,7 +39,7 @@ def prepare(
         str, typer.Argument(help="Name of a case.", autocompletion=complete_with("complete_case"))
     ],
     raw: Annotated[
-        Path, typer.Option("--from", help="Raw data: a file, folder or archive as downloaded.")
+        Path, typer.Option("--from", help="Raw data as downloaded: a file, folder or archive.")
     ],
     data: Annotated[
         Path, typer.Option("--data", help="Output folder; an interrupted conversion is resumed.")
@@ -88,9 +88,10 @@ def _read_options(case: Case, words: list[str]) -> dict[str, int | str | Path]:
             fix = (
                 suggest_nearest(name, options)
                 if options
-                else "remove the option: this case takes none"
+                else "remove the option; this case has no options"
             )
-            raise UsageError(f"case {case.name} has no such option", where=name, fix=fix)
+            what = f"case {case.name} has no option {name!r}"
+            raise UsageError(what, where="KEY=VALUE", fix=fix)
     for name, option in options.items():
         if option.required and name not in given:
             raise UsageError(

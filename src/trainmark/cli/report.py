@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 
 
 EXAMPLES = """\
-  trainmark report                                      the newest run, as a table
-  trainmark report runs/demo                            all runs of a plan
-  trainmark report runs/RUN --all                       all figures and sections of the run
+  trainmark report                                show the newest run as a table
+  trainmark report runs/demo                      show all runs of a plan
+  trainmark report runs/RUN --all                 show all figures and sections of the run
   trainmark report runs/RUN --format md --lang zh
-  trainmark report runs/A runs/B -o report.html         one file in English and Chinese, with charts
+  trainmark report runs/A runs/B -o report.html   write a page in English and Chinese with charts
   trainmark report runs/A -o report.html --against runs/B --against reference:glm_superglue
-  trainmark report runs/PLAN -o report.html             scaling from one device to many
-  trainmark report runs/RUN -o loss.png                 one chart; --chart step_time draws another
+  trainmark report runs/PLAN -o report.html       show the scaling from one device to many
+  trainmark report runs/RUN -o loss.png           draw the first chart; --chart NAME draws another
 """
 
 _PICTURES = ("svg", "png")
@@ -67,7 +67,7 @@ def report(
         ),
     ] = None,
     everything: Annotated[
-        bool, typer.Option("--all", help="On a terminal: print all figures and sections.")
+        bool, typer.Option("--all", help="Print all figures and sections to the terminal.")
     ] = False,
     price_per_hour: Annotated[
         str | None,
@@ -80,9 +80,9 @@ def report(
 ) -> None:
     """Show the results of runs, verified against their events.
 
-    If a run was killed before its record was written, report writes that record before it shows
-    the results. The exit code is 1 if a record cannot be read or does not match its raw events; all
-    other records are still shown.
+    If a run was killed before its record was written, `trainmark report` writes the record first.
+    The exit code is 1 if a record cannot be read or does not match its raw events; all other
+    records are still shown.
     """
     form_to_write = _choose_form(form, output, as_json=as_json)
     _refuse_contradicting_options(form_to_write, output, chart)
@@ -126,15 +126,18 @@ def _refuse_contradicting_options(form: str, output: Path | None, chart: str | N
         )
     if form == "png" and output is None:
         raise UsageError(
-            "a PNG cannot be printed", where="--format", fix="write it to a file: -o X.png"
+            "a PNG cannot be printed",
+            where="--format",
+            fix="write the PNG to a file: -o X.png",
         )
     if output is not None and output.suffix:
         form_of_ending = _FORMS.get(output.suffix.lower(), form)
         if form_of_ending != form:
             raise UsageError(
-                f"{output.name} would be written as {form}",
+                f"{output.name} cannot be written in the {form} format",
                 where="-o",
-                rule=f"a file that ends in {output.suffix} is written as {form_of_ending}",
+                rule=f"files whose names end in {output.suffix} are written in the "
+                f"{form_of_ending} format",
                 fix="remove --format or --json, or choose another file name",
             )
 
@@ -289,7 +292,7 @@ def _infer_form(output: Path | None) -> str:
         return "terminal"
     form = _FORMS.get(output.suffix.lower())
     if form is None:
-        rule = "the file must end in .html, .md, .svg or .png"
+        rule = "the file name must end in .html, .md, .svg or .png"
         what = f"unknown report format {output.suffix!r}"
         raise UsageError(
             what,
@@ -333,5 +336,5 @@ def _select_others(shown: Selection, against: list[str] | None) -> list[Result]:
         return find_default_comparisons(shown.records, first_folder)
     selection = select_results(against)
     if not selection.records and not selection.rows:
-        raise UsageError(f"{' '.join(against)}: no results found", where="--against")
+        raise UsageError(f"no results found in {' '.join(against)}", where="--against")
     return [*selection.records, *selection.rows]

@@ -32,15 +32,15 @@ if TYPE_CHECKING:
     from trainmark.plan.plan import Plan
 
 EXAMPLES = """\
-  trainmark run distilbert_sst2                      tiny recipe, generated data
-  trainmark run distilbert_sst2 --nproc 2            two ranks
-  trainmark run distilbert_sst2 --repeat 5           five launches: mean and confidence interval
+  trainmark run distilbert_sst2                      train the tiny recipe on generated data
+  trainmark run distilbert_sst2 --nproc 2            use two ranks
+  trainmark run distilbert_sst2 --repeat 5           launch five times: mean and confidence interval
   trainmark run distilbert_sst2 --data data/sst2 --recipe standard --nproc 8 bs=96
   trainmark run distilbert_sst2 --dry-run            print what would run, and exit
   trainmark run plans/demo.yaml                      run the unfinished entries of a plan file
   trainmark run gpt_megatron --launcher slurm --nnodes 2 --nproc 8 --cluster cluster.yaml
   trainmark run --attach runs/RUN                    wait for a submitted run
-  trainmark run --witness work.toml -- torchrun --nproc-per-node 2 train.py   your own program
+  trainmark run --witness work.toml -- torchrun --nproc-per-node 2 train.py   measure your program
   trainmark run gpt_megatron --follow tensorboard --follow mlflow=sqlite:///mlflow.db
 """
 
@@ -51,14 +51,16 @@ def run(
         str,
         typer.Argument(
             metavar="[CASE]",
-            help="Case, alias, case key or plan file.",
+            help="Name, alias or key of a case, or a plan file.",
             autocompletion=complete_with("complete_run"),
         ),
     ] = "",
     overrides: Assignments = None,
     detach: Annotated[
         bool,
-        typer.Option("--detach", help="Submit the job and exit; wait for it later with --attach."),
+        typer.Option(
+            "--detach", help="Submit the job and exit; wait for the job later with --attach."
+        ),
     ] = False,
     attach: Annotated[
         Path | None,
@@ -115,14 +117,14 @@ def _check_new_run(case: str, *, cancel: bool, has_witness: bool) -> None:
         raise UsageError(
             "--cancel cannot be used without --attach",
             where="--cancel",
-            rule="--cancel cancels the job of a run that was submitted",
+            rule="--cancel cancels the job of a submitted run",
             fix="add --attach RUN",
         )
     if not case and has_witness:
         raise UsageError(
             "no program to measure",
             where="--witness",
-            rule="the command that starts the program follows --",
+            rule="the command that starts the program must follow --",
             fix="add -- PROGRAM, for example `-- python train.py`",
         )
     if not case:

@@ -15,9 +15,9 @@ from trainmark.cli.output import explain_write_errors, print_remark, print_text
 from trainmark.errors import EnvironmentFault, UsageError
 
 EXAMPLES = """\
-  trainmark serve                                  ./runs, only for this machine
-  trainmark serve --store runs --port 0            any free port, which is printed
-  trainmark serve --host 10.0.0.7                  behind a proxy with TLS: docs/site.md
+  trainmark serve                                  serve ./runs to this machine only
+  trainmark serve --store runs --port 0            use any free port and print it
+  trainmark serve --host 10.0.0.7                  serve behind a TLS proxy; see docs/site.md
   trainmark serve token ci
 """
 _TOKEN_EXAMPLES = """\
@@ -72,7 +72,7 @@ def token(
 ) -> None:
     """Create a token, which is shown only once.
 
-    To revoke it, delete its line from the token file.
+    To revoke the token, delete its line from the token file.
     """
     from trainmark.plan.plan import RUNS_DIR
     from trainmark.results.store.index import STORE_VARIABLE

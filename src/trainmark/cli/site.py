@@ -11,7 +11,7 @@ from trainmark.cli.output import explain_write_errors, print_remark, print_text
 from trainmark.errors import EXIT_FAILED
 
 EXAMPLES = """\
-  trainmark site runs -o public                    files for any web host
+  trainmark site runs -o public                    write files for any web host
 """
 
 

@@ -177,7 +177,7 @@ class _CheckPlanner:
         if single_rank_batch % 2:
             raise UsageError(
                 f"bs={single_rank_batch} cannot be split evenly between two ranks",
-                fix="run the check with an even bs",
+                fix="set bs to an even number",
             )
         return self.plan(2, micro_batch_size=str(single_rank_batch // 2))
 

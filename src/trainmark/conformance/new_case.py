@@ -46,7 +46,8 @@ def write_new_case(name: str, folder: Path) -> Path:
         )
     target = folder / name
     if target.exists():
-        raise UsageError("already exists", where=str(target), fix="choose another name or folder")
+        what = "a file or folder with this name already exists"
+        raise UsageError(what, where=str(target), fix="choose another name or folder")
 
     def write_files(staging: Path) -> None:
         """Write the files of the case to a folder, which then becomes ``target``."""

@@ -241,8 +241,8 @@ def prepare(raw: Path, data: Path, say: Say, *, case: str, **options: Any) -> No
                 f"no c4-{split}.*.json.gz file found",
                 where=str(raw),
                 rule=(
-                    "C4 en has 8 validation shards and 1,024 training shards, of which "
-                    f"{TRAIN_SHARDS[0]} to {TRAIN_SHARDS[-1]} are used"
+                    "the raw data must be the 8 validation shards of C4 en and its training shards "
+                    f"{TRAIN_SHARDS[0]} to {TRAIN_SHARDS[-1]}"
                 ),
                 fix="download the shards from https://huggingface.co/datasets/allenai/c4 (en)",
             )

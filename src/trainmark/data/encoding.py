@@ -156,11 +156,8 @@ def _refuse_empty_corpus(counts: Mapping[str, int], raw: Path) -> None:
         raise DataError(
             f"the corpus contains no documents (empty texts: {counts['empty_texts']})",
             where=str(raw),
-            rule="a corpus must have at least one text that is not empty",
-            fix=(
-                "set text_key= to the JSON key that holds the text, or choose another file with "
-                "--from"
-            ),
+            rule="a corpus must contain at least one text that is not empty",
+            fix=("set text_key= to the JSON key of the text, or choose another file with --from"),
         )
 
 
@@ -330,10 +327,10 @@ def encode_blocks(
             yield block, future.result()
     except BrokenProcessPool:
         raise EnvironmentFault(
-            "a worker process died before its work was done",
+            "a worker process died before it finished",
             rule=(
-                "all workers must fit into memory; each holds the tokenizer and some blocks "
-                "of lines"
+                "all workers must fit into memory; each worker loads the tokenizer and several "
+                "blocks of lines"
             ),
             fix="set workers= to a smaller number",
         ) from None
@@ -618,9 +615,6 @@ def parse_texts(
                 _describe_line_fault(error, text_key),
                 where=f"{path}, line {number}",
                 rule=f"each line must be a JSON object in UTF-8 with the text under {text_key!r}",
-                fix=(
-                    "repair or remove the line, or set text_key= to the JSON key that holds the "
-                    "text"
-                ),
+                fix=("repair or remove the line, or set text_key= to the JSON key of the text"),
             ) from None
     return texts

@@ -224,7 +224,8 @@ def _refuse_wrong_pointers(
                 f"sequence {first + number} begins at byte {stored[number]}, but the previous "
                 f"one ends at byte {expected[number]}",
                 where=f"{index_file}, pointers",
-                rule="each sequence must begin where the previous one ends, the first at 0",
+                rule="the first sequence must begin at byte 0, and each other one where the "
+                "previous one ends",
             )
         num_earlier_tokens = int(ends[-1])
 
@@ -249,7 +250,7 @@ def _refuse_wrong_bounds(index_file: Path, bounds: NDArray[np.int64], num_sequen
         rule=f"document bounds must ascend from 0 to the number of sequences ({num_sequences})",
     )
     if bounds[0] != 0 or bounds[-1] != num_sequences:
-        raise make_error(f"the bounds go from {bounds[0]} to {bounds[-1]}")
+        raise make_error(f"the bounds begin with {bounds[0]} and end with {bounds[-1]}")
     for first in range(0, len(bounds) - 1, BLOCK_SEQUENCES):
         block = bounds[first : first + BLOCK_SEQUENCES + 1]  # with the first of the next block
         is_falling = np.diff(block) < 0
@@ -311,7 +312,7 @@ def _read_header(index_file: Path) -> _Header:
     if version != VERSION or code not in names or num_sequences < 0 or num_bounds < 1:
         supported = ", ".join(f"{number} {name}" for number, name in sorted(names.items()))
         what = (
-            f"version {version}, element type {code}, {num_sequences} sequences, "
+            f"the header has version {version}, element type {code}, {num_sequences} sequences and "
             f"{num_bounds} bounds"
         )
         rule = f"only version 1 with integer types is supported: {supported}"
@@ -395,8 +396,8 @@ def check_tokens(reader: IndexedReader, cache_folder: Path, *, vocab_size: int) 
                 f"token ids must be at least 0 and less than the recipe's vocab_size ({vocab_size})"
             ),
             fix=(
-                "set vocab_size to the vocabulary size of the tokenizer that made the data"
-                f"{known_size}, or prepare the data again"
+                "set vocab_size to the vocabulary size of the tokenizer that was used to prepare "
+                f"the data{known_size}, or prepare the data again"
             ),
         )
     if tokenizer_size is not None:

@@ -287,7 +287,7 @@ class ModelWeights:
             raise self._make_fault(
                 f"{tensor.key} has shape {tensor.shape}",
                 where=f"{tensor.file}, {tensor.key}",
-                rule=f"it must have shape {expected}, as in {self.model}",
+                rule=f"the weight must have shape {expected}, as in {self.model}",
             )
 
     def _strip_wrappers(self, name: str) -> str:

@@ -293,14 +293,14 @@ def _translate_system_errors(data: Path, folder: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise EnvironmentFault(
-            f"cannot prepare: {error.strerror or error}",
+            f"cannot prepare the data: {error.strerror or error}",
             where=str(error.filename or data),
             rule=(
                 "raw files must be readable, and the output folder must be writable and have "
                 "enough space"
             ),
             fix=(
-                "free some space or change the permissions, then run the command again: finished "
+                "free some space or change the permissions, then run the command again; finished "
                 f"work is kept in {folder}"
             ),
         ) from error

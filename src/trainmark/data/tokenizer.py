@@ -113,7 +113,7 @@ def read_merges(file: Path) -> list[tuple[str, str]]:
         pair = line.split(" ")
         if len(pair) != 2:
             raise ValueError(
-                f"{file.name}, line {number}: must contain exactly two tokens, not {line[:40]!r}"
+                f"{file.name}, line {number}: a merge must be exactly two tokens, not {line[:40]!r}"
             )
         merges.append((pair[0], pair[1]))
     return merges

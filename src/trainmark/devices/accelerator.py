@@ -123,7 +123,7 @@ class Accelerator:
                 raise EnvironmentFault(
                     f"torch {self._torch.__version__} cannot import {module}: {error}",
                     where=f"--device {self.name}",
-                    fix="install the version of the module that was built for this torch",
+                    fix="install the version of the module that was built for this torch version",
                 ) from error
         self._backend = Backend(
             self._torch, self.torch_type, self.index, where=f"--device {self.name}"

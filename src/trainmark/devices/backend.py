@@ -143,8 +143,8 @@ class Backend:
                 f"no available function {task}: {'; '.join(failures)}",
                 rule=REQUIREMENTS,
                 fix=(
-                    "ask the vendor of the backend for the function, or override the missing one "
-                    "in the vendor's Device class (docs/adding-a-device.md)"
+                    "ask the vendor of the backend for the function, or override the missing "
+                    "method in the vendor's Device class (docs/adding-a-device.md)"
                 ),
             )
         return working

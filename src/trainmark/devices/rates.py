@@ -118,8 +118,8 @@ def refuse_wrong_marks(
         f"{wall_ns / 1e6:.3g} ms by the host clock",
         where=f"device {device.name}",
         rule="the time reported between two marks must match the time elapsed on the device",
-        fix="correct the vendor module: mark() must record an event in the stream of the work, "
-        "elapsed_ns() must return nanoseconds, and synchronize() must wait for all work; "
+        fix="correct the vendor module: mark() must record an event on the stream that runs the "
+        "work, elapsed_ns() must return nanoseconds, and synchronize() must wait for all work; "
         "tests/device/test_time.py checks this",
     )
 

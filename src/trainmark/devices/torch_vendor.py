@@ -254,7 +254,7 @@ class TorchVendor:
         if recipe.precision == "tf32":
             return Refusal(
                 f"precision=tf32 is not supported on {self.name} devices: torch does not "
-                "report whether they use it",
+                "report whether they use TF32",
                 "use precision=fp32 or bf16",
             )
         return None

@@ -181,10 +181,10 @@ def render_mlperf_log(record: Record, folder: Path) -> str:
     """
     if record.plan.resumed:
         raise RecordError(
-            "the run continues from a checkpoint",
+            "the run was resumed from a checkpoint",
             where=record.run_id,
             rule="an MLPerf log must cover the entire training run, from run_start to run_stop",
-            fix="export a run that was not interrupted, or use --to perflog",
+            fix="export a run that was not resumed, or use --to perflog",
         )
     lines: list[str] = []
     for moment in read_moments(record, folder):
@@ -442,8 +442,8 @@ class _Timeline:
         num_recorded = len(self._samples_by_num_steps) - 1
         if self._num_steps > num_recorded:
             raise RecordError(
-                f"up to this event there are {self._num_steps} steps, but the record contains only "
-                f"{num_recorded}",
+                f"the events up to this one contain {self._num_steps} steps, but the record "
+                f"contains only {num_recorded}",
                 where=f"{self._events_path}:{event['lineno']}",
                 rule="the events must belong to the record",
                 fix="run `trainmark verify` to list the differences",

@@ -184,8 +184,9 @@ def render_text(format_name: str, records: Sequence[Record], paths: Sequence[str
         return RECORD_FORMS[format_name](records)
     if len(records) != 1:
         raise UsageError(
-            f"{len(records)} runs cannot be written to one log, which holds a single run",
-            fix="write one file per run",
+            f"{len(records)} runs cannot be written to one log",
+            rule="a log contains exactly one run",
+            fix="export each run to a file of its own",
         )
     path = Path(paths[0])
     folder = path if path.is_dir() else path.parent

@@ -197,7 +197,7 @@ class Cluster(Frozen):
             cls,
             {} if document is None else document,  # None: the file is empty
             file,
-            fix="docs/launchers.md describes the keys",
+            fix="see docs/launchers.md for the valid keys",
         )
         cluster._file = file
         return cluster
@@ -222,8 +222,8 @@ class Cluster(Frozen):
                 where=f"--cluster, {key}",
                 rule=rule,
                 fix=(
-                    f"{instruction} in a file, and pass it with --cluster cluster.yaml; "
-                    "docs/launchers.md describes the keys"
+                    f"{instruction} in a file, and pass the file with --cluster cluster.yaml; "
+                    "see docs/launchers.md for the keys"
                 ),
             )
         # Settings without a file were read from a run's folder, or given from Python.

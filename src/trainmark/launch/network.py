@@ -127,7 +127,7 @@ def _find_interface_problem(name: str, value: str, up: list[str]) -> str | None:
     is_usable = has_all if is_gloo_or_oneccl else has_any
     if is_usable:
         return None
-    return f"{', '.join(absent) or repr(value)}: no such interface, or it is down"
+    return f"no interface that is up matches {', '.join(absent) or repr(value)}"
 
 
 def _refuse_absent_address(name: str, value: str) -> None:

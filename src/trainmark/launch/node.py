@@ -196,9 +196,9 @@ def list_mounts(plan: Plan, cluster: Cluster, run_dir: str) -> list[Mount]:
         # These separate mounts and their parts in the options of docker, podman and pyxis.
         if ":" in mount.source or "," in mount.source:
             raise UsageError(
-                "the path has a colon or a comma",
+                "the path contains a colon or a comma",
                 where=mount.source,
-                rule="a container cannot mount such a folder",
+                rule="a container cannot mount a folder with such a path",
                 fix="rename the folder, or choose another one",
             )
         mounts[mount.target] = mount
@@ -301,7 +301,7 @@ def _enter_program_folder(program: Witness, node: int) -> None:
         raise DataError(
             f"cannot start the program in this folder: {error.strerror}",
             where=f"node {node}, {folder}",
-            rule="on every node, the program starts in your current folder",
+            rule="on every node, the program starts in the folder in which you run the command",
             fix="run the command in a folder that all nodes share, or copy the folder to this node",
         ) from None
 

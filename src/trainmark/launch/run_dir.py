@@ -117,7 +117,7 @@ def _build_used_fault(run_dir: Path, what: str | None = None) -> EnvironmentFaul
     return EnvironmentFault(
         what,
         where=str(run_dir),
-        rule="a run never writes into the folder of another run",
+        rule="a run never writes to the folder of another run",
         fix="choose another --out",
     )
 
@@ -230,7 +230,7 @@ def finish_run(run_dir: Path, events: EventWriter) -> Record:
 def build_lost_error(run_dir: Path, error: OSError) -> LostRunError:
     """Return the error of a record that cannot be written, with a fix for its cause."""
     if not run_dir.exists():
-        fix = "start the run again, and keep its folder until it ends"
+        fix = "start the run again, and keep the folder until the run ends"
     elif error.errno in _FULL_DISK:
         fix = f"free space, then run `trainmark report {run_dir}`"
     else:

@@ -102,7 +102,7 @@ def attach(folder: Path) -> EngineJob:
         raise RecordError(
             "the record already exists",
             where=str(folder),
-            fix="run `trainmark report` to show it",
+            fix="run `trainmark report` to show the record",
         )
     try:
         # The folder that was given counts, not its path at the start of the run.

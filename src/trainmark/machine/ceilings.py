@@ -377,7 +377,7 @@ def _wait_for_ranks(ranks: Sequence[RankProcess], request: StopRequest, *, deadl
         if request.signal_name is not None:
             raise MeasurementError(f"stopped by {request.signal_name}")
         if None in exit_codes and time.monotonic() >= deadline:
-            fix = "try a smaller --budget-s, or fewer ranks"
+            fix = "use a smaller --budget-s, or fewer ranks"
             raise MeasurementError("the ranks did not finish in time", fix=fix)
         if any(exit_codes):  # neither None nor 0; the others would wait for this rank
             fix = "see the output of the ranks above"

@@ -95,7 +95,7 @@ def choose_work(request: RunRequest) -> Choice:
                 f"{field} is given twice",
                 where=option,
                 rule=f"{option} sets the recipe field {field}",
-                fix="set it only once",
+                fix=f"set {field} only once",
             )
         overrides[field] = str(value)
     recipe = apply_overrides(case.recipes[recipe_name], overrides)
@@ -103,7 +103,7 @@ def choose_work(request: RunRequest) -> Choice:
         raise UsageError(
             f"precision=fp8 cannot be used with {case.name}",
             where="recipe field precision",
-            rule="precision=fp8 needs a case whose linear layers support it",
+            rule="precision=fp8 needs a case whose linear layers support fp8",
             fix="use precision=bf16",
         )
     recipe.check(nnodes * nproc)  # refuses values that contradict each other
@@ -138,7 +138,7 @@ def _check_replay(case: Case, recipe: Recipe) -> None:
             where=where,
             rule=(
                 "a window can be repeated only if everything that its steps change can be "
-                "restored; the steps of this case also change tables or counts, which cannot be "
+                "restored, but the steps of this case also change tables or counts that cannot be "
                 "restored"
             ),
             fix=fix,
@@ -166,8 +166,8 @@ def _check_replay(case: Case, recipe: Recipe) -> None:
             f"{setting}, but the run may have only {min_windows} measured windows",
             where=where,
             rule=(
-                "replay_every_windows must not exceed the least number of measured windows, which "
-                "is (max_steps - warmup_steps) / window_steps, rounded up"
+                "replay_every_windows must not exceed the minimum number of measured windows, "
+                "which is (max_steps - warmup_steps) / window_steps, rounded up"
             ),
             fix="use a smaller value, or more steps",
         )
@@ -315,7 +315,7 @@ def _refuse_oversized_world(choice: Choice, vendor: Vendor, remote: RemoteTarget
             f"{choice.nnodes} nodes are needed, but at most {max_nodes} can be used",
             where="CASE, --recipe or --nnodes",
             rule=rule,
-            fix=f"use --nnodes {max_nodes} or less, or {fix}",
+            fix=f"set --nnodes to at most {max_nodes}, or {fix}",
         )
     if max_devices is not None and choice.nproc > max_devices:
         raise EnvironmentFault(
@@ -323,7 +323,7 @@ def _refuse_oversized_world(choice: Choice, vendor: Vendor, remote: RemoteTarget
             f"{max_devices} can be used",
             where="CASE, --recipe or --nproc",
             rule="a node cannot use more devices than the cluster file lists",
-            fix=f"use --nproc {max_devices} or less, or correct the cluster file",
+            fix=f"set --nproc to at most {max_devices}, or correct the cluster file",
         )
 
 
@@ -369,7 +369,7 @@ def refuse_unsuitable_device(
             f"{nproc} {unit} are needed, but this machine has {num_devices}",
             where="--nproc",
             rule="each rank needs its own device",
-            fix=f"use --nproc {num_devices} or less; see `trainmark list devices`",
+            fix=f"set --nproc to at most {num_devices}; see `trainmark list devices`",
         )
 
 

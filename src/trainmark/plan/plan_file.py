@@ -230,7 +230,7 @@ def _check_run(run: dict[str, Any], where: str) -> None:
     settings = run.get("set") or {}
     if not isinstance(settings, dict):
         raise UsageError(
-            "not of the form KEY: VALUE", where=f"{where}: set", fix="use the form {bs: 16}"
+            "not of the form KEY: VALUE", where=f"{where}: set", fix="use, for example, {bs: 16}"
         )
     # Refused, not shortened: ``_make_entry_name`` shortens only what it adds to a name.
     if "name" in run and not _is_folder_name(run["name"]):
@@ -246,7 +246,9 @@ def _check_run(run: dict[str, Any], where: str) -> None:
     shared_keys = sorted((run.keys() - {"set"}) & settings.keys())
     if shared_keys:
         raise UsageError(
-            f"{shared_keys[0]} is given twice", where=f"{where}: set", fix="remove it from `set`"
+            f"{shared_keys[0]} is given twice",
+            where=f"{where}: set",
+            fix=f"remove {shared_keys[0]} from `set`",
         )
 
 
@@ -277,8 +279,8 @@ def _check_names(entries: Sequence[Entry]) -> None:
             raise UsageError(
                 f"the name {entry.name} is used twice",
                 where=entry.where,
-                rule=f"it is first used in {first.where}; each run needs its own folder",
-                fix="set another `name:`",
+                rule=f"each run needs its own folder, and {first.where} already uses this name",
+                fix="choose another `name`",
             )
         entry_by_name[key] = entry
     for key, entry in entry_by_name.items():
@@ -286,11 +288,11 @@ def _check_names(entries: Sequence[Entry]) -> None:
         other_key, _, number = key.rpartition("-")
         if other_key in entry_by_name and parse_attempt_number(other_key, key) is not None:
             raise UsageError(
-                f"the name {entry.name} is also that of an attempt of another run",
+                f"the name {entry.name} is already the name of another run's attempt",
                 where=entry.where,
                 rule=(
-                    f"the folder of attempt {number} of {entry_by_name[other_key].name} has this "
-                    "name; each run needs its own folder"
+                    f"each run needs its own folder, and attempt {number} of "
+                    f"{entry_by_name[other_key].name} already uses this name"
                 ),
-                fix="set another `name:`",
+                fix="choose another `name`",
             )

@@ -101,7 +101,7 @@ def apply_overrides(recipe: Recipe, overrides: Mapping[str, str]) -> Recipe:
                 f"{settings} cannot be used with this recipe",
                 where="recipe",
                 rule=misfits[0].rule,
-                fix="use the recipe's own values for these fields",
+                fix="use the recipe's values for these fields",
             ) from None
         # A field that may have several types has a misfit for each; the rules of all are named.
         rules = [misfit.rule for misfit in misfits if misfit.key.partition(".")[0] == name]
@@ -110,7 +110,7 @@ def apply_overrides(recipe: Recipe, overrides: Mapping[str, str]) -> Recipe:
             f"{values.get(name)!r} is not valid",
             where=f"recipe field {name}",
             rule="; or ".join(dict.fromkeys(rules)),
-            fix=f"use the recipe's own value ({'none' if default is None else repr(default)})",
+            fix=f"use the recipe's value ({'none' if default is None else repr(default)})",
         ) from None
     return changed_recipe
 
@@ -141,11 +141,11 @@ def _read_overrides(recipe: Recipe, overrides: Mapping[str, str]) -> dict[str, A
             raise UsageError(
                 f"{name} cannot be set directly",
                 where=where,
-                rule="its value follows from the recipe and from --data",
+                rule=f"the value of {name} follows from the recipe and from --data",
                 fix="choose another --recipe, or add --data",
             )
         if name in values:
-            raise UsageError(f"{name} is given twice", where=where, fix="set it only once")
+            raise UsageError(f"{name} is given twice", where=where, fix=f"set {name} only once")
         # Precisions have other names too, which only that field takes.
         value_aliases = PRECISION_ALIASES if name == "precision" else {}
         values[name] = None if text.lower() == "none" else value_aliases.get(text, text)
@@ -282,9 +282,9 @@ def parse_assignments(words: Sequence[str], example: str = "bs=96") -> dict[str,
             raise UsageError(
                 f"{word!r} is not of the form KEY=VALUE",
                 where="KEY=VALUE",
-                fix=f"for example, use {example}",
+                fix=f"use, for example, {example}",
             )
         if name in values:
-            raise UsageError(f"{name} is given twice", where=word, fix="set it only once")
+            raise UsageError(f"{name} is given twice", where=word, fix=f"set {name} only once")
         values[name] = text
     return values

@@ -77,7 +77,7 @@ class RunRequest(Frozen):
 
     case: str = Field(min_length=1, description="Case, alias, case key or plan file.")
     overrides: Annotated[dict[str, str], BeforeValidator(_convert_to_texts)] = Field({})
-    recipe: str | None = Field(None, description="Recipe; see `trainmark list recipes`.")
+    recipe: str | None = Field(None, description="Name of a recipe; see `trainmark list recipes`.")
     data: Path | None = Field(None, description="Folder with real data.")
     device: str | None = Field(
         None,
@@ -97,7 +97,7 @@ class RunRequest(Frozen):
         None, description="File with the cluster's settings; see docs/launchers.md."
     )
     repeat: PositiveCount | None = Field(
-        None, description="Number of launches, run one after another."
+        None, description="Number of launches, which run one after another."
     )
     timeout: float | None = Field(None, gt=0, description="Time limit for each launch, in seconds.")
     seed: int | None = Field(
@@ -116,7 +116,7 @@ class RunRequest(Frozen):
         ),
     )
     resume: Path | None = Field(
-        None, description="Folder of a run; training continues from its last checkpoint."
+        None, description="Folder of the run to resume from its last checkpoint."
     )
     follow: Annotated[list[str], BeforeValidator(_convert_to_list)] | None = Field(
         None,
@@ -127,7 +127,7 @@ class RunRequest(Frozen):
     )
     out: Path | None = Field(None, description="Output folder of the run; default: ./runs/…")
     witness: Path | None = Field(
-        None, description="File that describes your own program; the program's command follows --."
+        None, description="File that describes your own program; put its command after --."
     )
     command: tuple[str, ...] = ()
 

@@ -197,7 +197,7 @@ def _locate_data(choice: Choice, request: RunRequest, root: Path) -> tuple[Path,
     raise UsageError(
         f"recipe {choice.recipe_name} trains on real data",
         where="--data",
-        rule="a recipe that trains on real data needs the data folder",
+        rule="a recipe that trains on real data needs a data folder",
         fix="add --data DIR (see `trainmark prepare --help`), or use --recipe tiny",
     )
 

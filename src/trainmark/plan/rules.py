@@ -77,5 +77,5 @@ def read_rules(case: Case | None) -> Rules:
             f"cannot be read: {describe_error(error)}",
             where=f"{case.name if case else 'general'}/{RULES_FILE}",
             rule=f"a division must have {', '.join(Division.model_fields)}",
-            fix="docs/audit.md describes the file",
+            fix="see docs/audit.md for the format of the file",
         ) from None

@@ -151,7 +151,7 @@ def _choose_nproc(request: RunRequest, witness: Witness) -> int:
         return request.nproc or 1
     if request.nproc not in (None, nproc):
         raise UsageError(
-            f"--nproc is {request.nproc}, but the number of ranks in the command is {nproc}",
+            f"--nproc is {request.nproc}, but the command starts {nproc} ranks on each machine",
             where="--nproc",
             rule="--nproc must be the number of ranks that the command starts on each machine",
             fix="remove --nproc",
@@ -221,7 +221,7 @@ def _refuse_impossible_spec(spec: WitnessSpec, file: str, *, world_size: int) ->
         raise UsageError(
             f"step.samples is {spec.step.samples}, but there are {world_size} ranks",
             where=f"{file}: step.samples",
-            rule="step.samples counts the samples of all ranks, and each rank needs at least one",
+            rule="step.samples is the total of all ranks, and each rank needs at least one sample",
             fix="set step.samples to the total number of samples per step on all ranks",
         )
 
@@ -238,7 +238,7 @@ def _check_interpreter(witness: Witness) -> None:
             f"there is no program {program!r}",
             where="the command after --",
             rule="the first word must be a program on the PATH, or a path to one",
-            fix="put `python` before the name of a Python file",
+            fix="to run a Python file, put `python` before the name of the file",
         )
     interpreter = [path] if Path(path).name.startswith("python") else _read_shebang(Path(path))
     if not interpreter:
@@ -273,7 +273,7 @@ def _find_import_error(interpreter: Sequence[str]) -> str | None:
             check=False,
         )
     except subprocess.TimeoutExpired:
-        return f"it did not end within {_MAX_CHECK_S:.0f} s"
+        return f"the import did not end within {_MAX_CHECK_S:.0f} s"
     except OSError as error:  # a script may name a Python that does not exist
         return error.strerror or str(error)
     if check.returncode == 0:

@@ -417,12 +417,12 @@ def read_record(path: Path) -> Record:
         )
         if isinstance(error, ValidationError) and _read_suite_version(file) == __version__:
             what = "not a valid record"
-            rule = f"Trainmark {__version__}, which wrote the record, does not write this"
+            rule = f"the record must be unchanged since Trainmark {__version__} wrote it"
             fix = "restore the file, or measure again"
         if _can_be_computed_again(file):
             fix = (
-                f"remove {RECORD_FILE}, then `trainmark report {file.parent}` computes it again "
-                "from the events"
+                f"remove {RECORD_FILE}, then run `trainmark report {file.parent}` to compute the "
+                "record again from the events"
             )
         raise documents.make_damage_error(error, file, what, rule=rule, fix=fix) from None
     # Only a check of the evidence can verify a record. A file that says that it is verified, which

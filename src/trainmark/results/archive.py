@@ -158,7 +158,7 @@ def unpack(path: Path, folder: Path, *, max_bytes: int = _MAX_BYTES) -> Unpacked
         raise BundleError(f"not a bundle: {error.strerror}", where=str(path), fix=_FIX) from None
     except OSError as error:
         if error.errno == errno.EINVAL:  # from a seek to an entry's offset, if that is damaged
-            raise _make_damage_error(path, "an entry is outside of the file") from None
+            raise _make_damage_error(path, "an entry lies outside the file") from None
         what = f"cannot unpack: {error.strerror}"
         if error.errno in _FULL_DISK:
             fix = "set TMPDIR to a folder on another disk"
@@ -192,11 +192,11 @@ def _unpack_archive(archive: zipfile.ZipFile, folder: Path, max_bytes: int) -> U
     total_bytes = sum(info.file_size for info in archive.infolist())
     if total_bytes > max_bytes:
         raise BundleError(
-            f"the bundle takes {total_bytes:,} bytes when unpacked",
-            rule=f"a bundle may take at most {max_bytes:,} bytes when unpacked",
+            f"the bundle takes up {total_bytes:,} bytes when unpacked",
+            rule=f"a bundle may take up at most {max_bytes:,} bytes when unpacked",
         )
     if MANIFEST_FILE not in names:
-        raise _UnreadableError(f"the archive has no {MANIFEST_FILE}")
+        raise _UnreadableError(f"the archive does not contain {MANIFEST_FILE}")
     manifest = _parse_manifest(archive.read(MANIFEST_FILE))
     expected_names = [*(file.name for file in manifest.files), MANIFEST_FILE]
     if sorted(names) != sorted(expected_names):
@@ -230,5 +230,5 @@ def _parse_manifest(content: bytes) -> Manifest:
     except ValidationError as error:
         if find_first_misfit(error).kind == "json_invalid":
             raise _UnreadableError(f"{MANIFEST_FILE} in the archive is not JSON") from None
-        what = f"no manifest of this version: {describe_error(error)}"
+        what = f"not a manifest of this version: {describe_error(error)}"
         raise BundleError(what, where=MANIFEST_FILE) from None

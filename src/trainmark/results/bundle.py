@@ -129,7 +129,7 @@ def _read_verifiable_plan(path: Path) -> Plan:
     # A record that cannot be verified, such as one of another version of the program, is accepted:
     # the bundle gets a new record, which is computed from the evidence.
     if check.state == "broken":
-        what = f"contradicted by its evidence: {render(check.sentences[0], 'en')}"
+        what = f"the run's evidence contradicts the record: {render(check.sentences[0], 'en')}"
         fix = "bundle the run unmodified; `trainmark verify` lists all differences"
         raise BundleError(what, where=str(folder), fix=fix)
     return plan

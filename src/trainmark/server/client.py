@@ -96,7 +96,7 @@ def send_bundle(server: httpx2.Client, file: Path) -> StoredBundle:
         raise EnvironmentFault(
             str(error) or type(error).__name__,
             where=address,
-            fix="try again later; nothing is lost",
+            fix="run the command again later; nothing is lost",
         ) from None
     status_line = f"{answer.status_code} {answer.reason_phrase}"
     what = f"the answer does not come from a Trainmark server: {status_line}"

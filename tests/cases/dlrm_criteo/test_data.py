@@ -146,7 +146,7 @@ def test_spec_with_yaml_aliases_is_read(tmp_path):
          "cat_0.bin: cardinality is 129"),
         (r"dtype: float16", "dtype: bool", "num_0: columns of this channel must be float16"),
         # The next two: a feature without a channel; features in another order than channels.
-        (r"  num_1:\n    dtype: float16\n", "", "channel_spec has"),
+        (r"  num_1:\n    dtype: float16\n", "", "channel_spec lists"),
         (r"    - num_0\n    - num_1\n", "    - num_1\n    - num_0\n", "train: must have one"),
         # The same file, written differently.
         (r"train/cat_1.bin", "train/./cat_0.bin", "train/cat_0.bin is listed for several columns"),
@@ -254,7 +254,7 @@ def test_split_with_a_single_label_is_refused(spec, tmp_path):
     file = spec.files["test"].label
     np.zeros(ROWS["test"], bool).tofile(file)
     error = read_fault(data.check, tmp_path, REAL)
-    assert (error.what, error.where) == ("all labels of the test split are 0", str(file))
+    assert (error.what, error.where) == ("all labels in the test split are 0", str(file))
 
 
 @pytest.mark.parametrize(

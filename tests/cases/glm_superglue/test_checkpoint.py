@@ -106,7 +106,7 @@ def test_position_tables_of_another_length_are_extended_or_cut(tmp_path: Path) -
         (
             {"vocab_size": 31},
             "word_embeddings.weight",
-            "it must have shape (31, 64), as in a GLM with the recipe's sizes",
+            "the weight must have shape (31, 64), as in a GLM with the recipe's sizes",
         ),
     ],
 )
@@ -139,5 +139,5 @@ def test_file_without_the_name_of_a_folder_is_refused(tmp_path: Path, content: b
     write_checkpoint(tmp_path, {"module": make_weights()})
     (tmp_path / LATEST).write_bytes(content)
     error = read_fault(tmp_path)
-    assert error.what == "the content is not the name of a folder"
+    assert error.what == "the file does not contain the name of a folder"
     assert error.where == str(tmp_path / LATEST)

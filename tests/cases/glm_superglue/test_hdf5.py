@@ -83,7 +83,7 @@ def test_a_download_is_prepared_and_read(tmp_path, splits, form):
     """Sparse matrices are stored by rows (csr) or columns (csc); 12 samples train, 8 validate."""
     folder = write_download(tmp_path / "raw", splits, form=form)
     if form == "csc":  # rows cannot be read one by one
-        with pytest.raises(DataError, match="prepare converts csc to csr"):
+        with pytest.raises(DataError, match="`trainmark prepare` converts csc to csr"):
             data.load(folder, RECIPE)
     prepare(folder, tmp_path / "data", lambda _: None)
     facts = data.check(tmp_path / "data", RECIPE)
@@ -164,7 +164,7 @@ CONTRADICTIONS = {
     "separator behind the answer": (
         "mask/data",
         set_numbers((1, 64)),  # the end of the padding
-        "sequence 1 (counted from 0) has its separator at 64, behind its last target",
+        "sequence 1 (counted from 0) has its separator at 64, after its last target",
     ),
     "token outside": ("text/data", set_numbers((0, 128)), "the numbers range from 0 to 128"),
     "position outside": ("position/data", set_numbers((0, 65)), "the numbers range from 0 to 65"),
@@ -172,15 +172,15 @@ CONTRADICTIONS = {
     "first samples point to a later one": (
         "choice_start_end/data",
         lambda x: np.concatenate([x[:1], x[3:5], x[3:]]),
-        "a part goes",
+        "a part begins",
     ),
     "sample without a sequence": (
         "choice_start_end/data",
         lambda x: np.concatenate([x[:1], x[2:3], x[2:]]),
-        "a part goes",
+        "a part begins",
     ),
     "answer outside": ("answer_idx/data", set_numbers((0, 9)), "sample"),
-    "answers of another sample": ("answer_start_end/data", set_numbers((0, 2)), "a part goes"),
+    "answers of another sample": ("answer_start_end/data", set_numbers((0, 2)), "a part begins"),
 }
 
 

@@ -160,7 +160,7 @@ def test_missing_tokenizer_and_ids_outside_the_embedding_are_named(tmp_path):
     size = len(generating.list_tokens())
     generating.write_tokenizer(tmp_path, vocab_size=size)
     open_tokenizer(tmp_path, vocab_size=size)
-    with pytest.raises(DataError, match=f"ids go up to {size - 1}") as caught:
+    with pytest.raises(DataError, match=f"the largest token id is {size - 1}") as caught:
         open_tokenizer(tmp_path, vocab_size=size - 1)
     assert f"config.json ({size - 1})" in caught.value.rule
 

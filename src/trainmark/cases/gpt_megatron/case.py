@@ -128,7 +128,7 @@ class GptRecipe(Recipe):
             )
         if self.min_learning_rate > self.learning_rate:
             raise UsageError(
-                f"min_learning_rate={self.min_learning_rate:g} is above "
+                f"min_learning_rate={self.min_learning_rate:g} is greater than "
                 f"learning_rate={self.learning_rate:g}",
                 where="recipe field min_learning_rate",
                 rule="the cosine schedule must fall from learning_rate to min_learning_rate",

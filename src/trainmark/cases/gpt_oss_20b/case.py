@@ -153,17 +153,20 @@ class GptOssRecipe(LanguageRecipe):
         """
         if self.top_k > self.num_experts:
             raise UsageError(
-                f"top_k={self.top_k} is above num_experts={self.num_experts}",
+                f"top_k={self.top_k} is greater than num_experts={self.num_experts}",
                 where="recipe field top_k",
                 rule="a token cannot use more experts than a layer has",
-                fix=f"use at most {self.num_experts}",
+                fix=f"set top_k to at most {self.num_experts}",
             )
         if self.expert_parallel > world_size:
             raise UsageError(
-                f"expert_parallel={self.expert_parallel} needs more than {world_size} rank(s)",
+                f"expert_parallel={self.expert_parallel} is greater than the number of ranks "
+                f"({world_size})",
                 where="recipe field expert_parallel",
                 rule="experts cannot be distributed across more ranks than there are",
-                fix=f"use at most {world_size}, or start more ranks with --nproc",
+                fix=(
+                    f"set expert_parallel to at most {world_size}, or start more ranks with --nproc"
+                ),
             )
         refuse_undivided(
             (  # the first number must divide the second
@@ -182,14 +185,14 @@ class GptOssRecipe(LanguageRecipe):
                 f"hidden_size ({self.hidden_size}) and ffn_size ({self.ffn_size}) are not both "
                 f"multiples of the number of replicas ({replicas})",
                 where="recipe field expert_parallel",
-                rule="each expert is sharded by columns over its replicas",
+                rule="the columns of each expert are split evenly across its replicas",
                 fix="set a larger expert_parallel",
             )
         if self.expert_parallel > 1 and not self.fsdp:
             raise UsageError(
                 f"fsdp=false cannot be used with expert_parallel={self.expert_parallel}",
                 where="recipe field fsdp",
-                rule="only FSDP2 averages the gradients of experts that several ranks hold",
+                rule="only FSDP2 averages gradients across the replicas of each expert",
                 fix="remove fsdp=false",
             )
 

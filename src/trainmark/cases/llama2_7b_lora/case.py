@@ -114,7 +114,7 @@ class LlamaRecipe(Recipe):
             )
         # Generated data is allowed: its scores are never compared with published ones.
         if self.init == "random" and self.data != "generated":
-            rule = "a model with random weights cannot reach a target; it can only measure speed"
+            rule = "a run with random weights cannot reach a target; it can only measure speed"
             raise self._make_target_error("init", "random", rule)
 
     def _make_target_error(self, field: str, value: str, rule: str) -> UsageError:
@@ -137,14 +137,14 @@ def parse_targets(recipe: LlamaRecipe) -> list[str]:
     for name in names:
         if name not in TARGETS:
             raise UsageError(
-                f"no linear layer is called {name!r}",
+                f"there is no linear layer {name!r}",
                 where="recipe field lora_targets",
                 rule="layer names must be separated by commas, without spaces",
                 fix=suggest_nearest(name, TARGETS),
             )
     if len(set(names)) < len(names):
         raise UsageError(
-            f"{recipe.lora_targets} names a layer twice",
+            f"lora_targets={recipe.lora_targets} lists a layer twice",
             where="recipe field lora_targets",
             fix="list each layer only once",
         )

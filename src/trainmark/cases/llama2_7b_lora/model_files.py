@@ -108,9 +108,7 @@ class ModelConfig(ConfigKeys):
         angles = value or {}
         unknown_keys = sorted(angles.keys() - {"rope_type", "rope_theta"})
         if unknown_keys:
-            raise ValueError(
-                f"the keys must be rope_type and rope_theta; {unknown_keys[0]} is unknown"
-            )
+            raise ValueError(f"only rope_type and rope_theta are supported, not {unknown_keys[0]}")
         if angles.get("rope_type", "default") != "default":
             raise ValueError('rope_type must be "default" for a Llama 2 model')
         return value
@@ -156,10 +154,10 @@ class ModelConfig(ConfigKeys):
             raise ValueError(f"rope_theta is {self.rope_theta}; {rule}")
         # The width must be even, because rotary embeddings rotate pairs of numbers.
         if hidden % heads or hidden // heads % 2:
-            rule = f"hidden_size ({hidden}) must divide into heads of an even width"
+            rule = f"hidden_size / num_attention_heads ({hidden} / {heads}) must be an even integer"
             raise ValueError(f"num_attention_heads is {heads}; {rule}")
         if heads % self.num_kv_heads:
-            rule = f"the number must divide num_attention_heads ({heads})"
+            rule = f"num_attention_heads ({heads}) must be a multiple of num_key_value_heads"
             raise ValueError(f"num_key_value_heads is {self.num_kv_heads}; {rule}")
         return self
 
@@ -342,9 +340,9 @@ def open_tokenizer(folder: Path, *, vocab_size: int) -> TextTokenizer:
     largest_id = max(vocab.values(), default=-1)
     if largest_id >= vocab_size:
         raise DataError(
-            f"token ids go up to {largest_id}",
+            f"the largest token id is {largest_id}",
             where=str(file),
-            rule=f"the ids must be below the vocab_size in model/config.json ({vocab_size})",
+            rule=f"token ids must be less than vocab_size in model/config.json ({vocab_size})",
             fix="put the tokenizer and the config.json of the same model into model/",
         )
     # A vocabulary with fewer tokens is incomplete or that of another model. Training would not
@@ -363,9 +361,9 @@ def open_tokenizer(folder: Path, *, vocab_size: int) -> TextTokenizer:
     end_id = vocab.get(read_special_token(folder, "eos_token", make_model_error) or "</s>")
     if end_id is None:
         raise DataError(
-            "the tokenizer has no end token",
+            "the tokenizer has no end-of-sequence token",
             where=str(file),
-            rule="every dialogue must end with the end token",
+            rule="every dialogue must end with an end-of-sequence token",
             fix=f"set eos_token in {SETTINGS_FILES[0]}",
         )
 

@@ -97,7 +97,7 @@ class Llama31Recipe(LanguageRecipe):
             divisions.append(Division("tensor_parallel", self.tensor_parallel, name, number))
         refuse_undivided(
             divisions,
-            "heads, columns and classes must divide evenly among the ranks of a replica",
+            "heads, columns and classes must be split evenly among the ranks of a replica",
         )
         # ``fsdp=false`` uses DDP if there are several replicas. DDP does not accept DTensors, which
         # the weights of a divided replica are. With a divided sequence, the losses of two replicas

@@ -82,9 +82,9 @@ def load(folder: Path) -> dict[str, Clouds]:
             raise DataError(f"cannot be read: {error}", where=str(file)) from None
         if labels.ndim != 1 or features.shape != (len(labels), FEATURES):
             raise DataError(
-                f"x has shape {features.shape}, y has shape {labels.shape}",
+                f"x has shape {features.shape}, and y has shape {labels.shape}",
                 where=str(file),
-                rule=f"x must have shape (rows, {FEATURES}), and y (rows,)",
+                rule=f"x must have shape (rows, {FEATURES}), and y must have shape (rows,)",
             )
         # Checked before they are converted, which would make a label of 0.5 a 0.
         invalid_rows = np.flatnonzero((labels != 0) & (labels != 1))

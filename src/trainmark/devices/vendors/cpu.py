@@ -193,10 +193,10 @@ def get_chosen_threads(variables: Mapping[str, str]) -> int | None:
         return None
     if not re.fullmatch(r"[1-9][0-9]{0,3}", chosen):
         raise UsageError(
-            f"OMP_NUM_THREADS={chosen}",
+            f"OMP_NUM_THREADS={chosen} is not valid",
             where="environment",
             rule="the number of threads per rank must be a whole number from 1 to 9999",
-            fix="unset OMP_NUM_THREADS, so that the ranks share the cores evenly",
+            fix="unset OMP_NUM_THREADS; the ranks then share the cores evenly",
         )
     return int(chosen)
 

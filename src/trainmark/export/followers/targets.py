@@ -85,7 +85,7 @@ def parse_targets(words: Iterable[str], *, where: str = OPTION) -> list[FollowTa
             )
         target = FollowTarget(backend, destination or None)
         if target in targets:
-            raise UsageError(f"{target} is given twice", where=where, fix="use it only once")
+            raise UsageError(f"{target} is given twice", where=where, fix=f"use {target} only once")
         targets.append(target)
     return targets
 

@@ -202,7 +202,7 @@ def find_work_differences(
     allowed_keys = [FIELD_ALIASES.get(key, key) for key in allow]
     for key in allowed_keys:
         if key not in known_keys:
-            what = f"the work has no key {key!r}"
+            what = f"the work of A and B has no setting {key!r}"
             raise UsageError(what, where="--allow", fix=suggest_nearest(key, known_keys))
     allowed = []
     not_allowed = []
@@ -248,13 +248,13 @@ def make_other_work_error(not_allowed: Sequence[Difference]) -> UsageError:
     where = "the work of A and B differs"
     if never_allowed:
         rule = (
-            "different cases, models or datasets are never compared, nor is a balanced run, "
-            "which gives a bound on the speed, compared with a training run"
+            "runs of different cases, models or datasets are never compared; a balanced run, which "
+            "gives a bound on the speed, is never compared with a training run"
         )
         return UsageError(what, where=where, rule=rule)
     names = [fact.name for fact in not_allowed]
     rule = "only the same work can be compared"
-    fix = " ".join(f"--allow {name}" for name in names)
+    fix = "add " + " ".join(f"--allow {name}" for name in names)
     return UsageError(what, where=where, rule=rule, fix=fix)
 
 

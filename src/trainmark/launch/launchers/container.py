@@ -33,8 +33,7 @@ class Container(Launcher):
             run_program(runtime, *subcommand, image)
         except EnvironmentFault as fault:
             fix = (
-                "pull or build the image on this machine first; docs/launchers.md describes the "
-                "keys"
+                "pull or build the image on this machine first; see docs/launchers.md for the keys"
             )
             where = f"container image {image}"
             raise EnvironmentFault(fault.what, where=where, fix=fix) from fault

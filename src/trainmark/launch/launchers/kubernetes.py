@@ -125,7 +125,7 @@ class Kubernetes(Launcher):
             raise cluster.build_error(
                 "kubernetes.volumes",
                 f"no volume of the pods contains {plan.run_dir}",
-                fix="add a volume that this machine shares under the same path",
+                fix="add a volume that is mounted at the same path on this machine",
             )
         with TemporaryDirectory() as temporary_folder:  # the run directory does not exist yet
             file = Path(temporary_folder) / MANIFEST

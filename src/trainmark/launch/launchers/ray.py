@@ -166,7 +166,7 @@ def _request_jobs_api(cluster: Cluster, path: str = "", method: str = "GET") -> 
         raise EnvironmentFault(
             f"not JSON: {error}",
             where="environment variable RAY_JOB_HEADERS",
-            rule="it holds the headers of requests to Ray as a JSON object",
+            rule="the variable must contain the headers of requests to Ray as a JSON object",
         ) from None
     try:
         with urlopen(Request(url, headers=headers, method=method), timeout=10) as answer:

@@ -188,7 +188,7 @@ def _build_options(plan: Plan, cluster: Cluster) -> list[str]:
             f"slurm.options.{min(conflicts)}",
             f"{min(conflicts)!r} cannot be set",
             rule="the launcher sets this option itself",
-            fix="remove it",
+            fix=f"remove {min(conflicts)!r}",
         )
     # The options that follow are defaults, which the cluster file may replace.
     options["time"] = str(math.ceil(compute_job_limit_s(plan) / 60))  # minutes

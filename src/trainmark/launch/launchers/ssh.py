@@ -269,7 +269,9 @@ class Ssh(Launcher):
                         # The filter refuses paths outside the folder: a host may send anything.
                         archive.extractall(job.folder, filter="data")
                 except (tarfile.TarError, OSError) as error:
-                    raise EnvironmentFault(f"its files cannot be unpacked: {error}") from error
+                    raise EnvironmentFault(
+                        f"the files of this host cannot be unpacked: {error}"
+                    ) from error
 
         hosts = select_hosts(job.cluster, nnodes=job.plan.nnodes)
         _run_on_hosts(hosts, copy_files, fix=_FIX_OF_CONNECTION)

@@ -116,7 +116,7 @@ def _open_site(folder: Path) -> dict[str, Any]:
     if folder.is_dir() and not mark.is_file():
         is_foreign = any(folder.iterdir())
     if is_foreign:
-        rule = "the folder must be new, empty, or contain an earlier site"
+        rule = "the folder must be new or empty, or must contain an earlier site"
         raise UsageError(
             "the folder is not empty and contains no site", where=str(folder), rule=rule
         )

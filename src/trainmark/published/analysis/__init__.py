@@ -202,14 +202,16 @@ def _add_note_about_devices(extraction: Extraction, sample: Sample, options: Opt
         if extraction.devices is not None:
             notes.append(f"gpu_num {extraction.devices}, from the log")
         elif scope == "device":
-            notes.append("the speed is that of one device: set gpu_num=N to get that of the job")
+            notes.append(
+                "the speed is that of one device; set gpu_num=N to get the speed of the job"
+            )
         else:
-            notes.append("gpu_num 1 is assumed: set gpu_num=N")
+            notes.append("gpu_num=1 is assumed; set gpu_num=N")
     # A speed is not multiplied if it counts as that of the whole job.
     elif options.gpu_num > 1 and not scope and is_of_job(sample, options):
         notes.append(
-            "the log does not say whether the speed is that of one device: it is taken as "
-            "that of the whole job; model_mode=-1 multiplies it by gpu_num"
+            "the log does not show whether the speed is that of one device, so it is treated as "
+            "the speed of the whole job; model_mode=-1 multiplies it by gpu_num"
         )
 
 
@@ -249,7 +251,7 @@ def _compare_other_speeds(
             is_component = sample.source.is_component
             reason = "it is the timer of one component" if is_component else "not used"
             extraction.notes.append(
-                f"{sample.source.name} ({sample.source.preset}) says {other.value:g} "
+                f"{sample.source.name} ({sample.source.preset}) reports {other.value:g} "
                 f"{other.unit}, from {len(sample.values)} values: {reason}"
             )
     return others

@@ -261,7 +261,7 @@ def _note_missing_closings(presets: list[str], reader: LogReader) -> list[str]:
         has_closing = bool(_list_readings(name, reader))
         if resumed_at and has_closing:
             notes.append(
-                f"the run resumed from a checkpoint (line {resumed_at}): the closing line of "
+                f"the run was resumed from a checkpoint (line {resumed_at}): the closing line of "
                 f"{name} divides all samples by the time of the last session, so it gives no "
                 "speed"
             )

@@ -103,7 +103,7 @@ def _describe_unused_run(run: EventRun) -> str:
     """
     # This says more than that it has no speed. If it has one, that of a later run is the result.
     if run.is_aborted:
-        return "is aborted"
+        return "was aborted"
     return "has no speed" if get_training_speed(run) is None else "is not used"
 
 

@@ -104,11 +104,13 @@ def read_keyword(log: str, options: Options) -> Extraction:
         num_values=num_values,
     )
     if keyword:
-        extraction.reason = f"no value with {keyword!r}"
+        extraction.reason = f"no value found after the keyword {keyword!r}"
         extraction.advice = "set keyword=TEXT, as written before the value in the log"
     else:  # the preset found no key: the word at the position was read from every line
-        extraction.reason = f"no number at position {options.position}"
-        extraction.advice = "set position=N, the place of the value among the words of its line"
+        extraction.reason = f"no number found at position {options.position} of any line"
+        extraction.advice = (
+            "set position=N to the index of the value among the words of its line, counted from 0"
+        )
     if sample is None and num_values:  # there are values, but ``skip_steps`` skips all
         _blame_skipping(extraction, options.skip_steps, num_values)
     # A note on units is only for times, whose unit the user may have left out. The key or unit of
@@ -180,11 +182,11 @@ def _note_units(
     if quantity.time_unit_s != 1.0 and options.time_unit is None and not has_preset:
         unit = "ms" if quantity.time_unit_s == 1e-3 else f"{quantity.time_unit_s:g} s"
         extraction.notes.append(
-            f"the log counts in {unit}, but time_unit=s is assumed: set time_unit"
+            f"the times in the log are in {unit}, but time_unit=s is assumed; set time_unit"
         )
     if quantity.num_steps > 1 and options.steps_per_value is None:
         extraction.notes.append(
-            f"each value is the time of {quantity.num_steps} steps, as its key says"
+            f"each value is the time of {quantity.num_steps} steps, according to its key"
         )
 
 
@@ -217,7 +219,7 @@ def read_best_speed(log: str, options: Options) -> Extraction:
     )
     if reader.context.resumed_at:
         line = reader.context.resumed_at
-        extraction.notes.append(f"line {line} says that the run resumed from a checkpoint")
+        extraction.notes.append(f"according to line {line}, the run was resumed from a checkpoint")
     if choice.sample is not None:
         # Notes on trainers that print their speed only at the end, if the log lacks that line.
         extraction.notes += choice.missing_closings
@@ -281,7 +283,7 @@ def _extract_event_speed(event_speed: EventSpeed | None, preset: str) -> Extract
         preset: that the user named.
     """
     if event_speed is None:
-        advice = "choose a log that has them"
+        advice = "choose a log with such lines"
         return Extraction(preset, reason=f"no {MARK_OF_PRESET[preset]} lines", advice=advice)
     extraction = Extraction(
         event_speed.preset,
@@ -292,7 +294,7 @@ def _extract_event_speed(event_speed: EventSpeed | None, preset: str) -> Extract
         notes=event_speed.notes,
     )
     if event_speed.sample is None:  # the events give no speed
-        extraction.reason = "no run has samples with times"
+        extraction.reason = "no run in the log has samples with times"
         extraction.advice = "`trainmark import` reads the other figures of this log"
     return extraction
 
@@ -312,7 +314,7 @@ def _explain_missing_speed(choice: Choice, preset: str) -> str:
         keys = [f"{x.source.name} ({x.mean:g})" for x in choice.ambiguous[:_MAX_SHOWN_KEYS]]
         return f"no unique speed: several keys could be the speed: {', '.join(keys)}"
     if preset != AUTO:
-        return f"no value with preset {preset}"
+        return f"no value found with preset {preset}"
     return "unknown log format"
 
 
@@ -328,13 +330,13 @@ def _advise(reader: LogReader, choice: Choice, *, has_events: bool) -> str:
     """
     # The file may be a table of results instead of a log: it has several speeds, too.
     if choice.ambiguous:
-        return "choose one with keyword=TEXT; `trainmark import` reads tables of results"
+        return "choose a key with keyword=TEXT; `trainmark import` reads tables of results"
     if has_events:
         return "`trainmark import` reads the figures of these events"
     # The trainer prints its speed only at the end of a run. This log lacks that line, or the line
     # is of a resumed run and gives no speed.
     if choice.missing_closings:
-        return "use the log of a whole run, or set keyword=TEXT of a value in it"
+        return "use the log of a whole run, or set keyword=TEXT, as written before a value"
     advice = "set keyword=TEXT, as written before the value in the log"
     # Keys that stand on several lines; if there are none, all of them.
     repeated_keys = [key for key, count in reader.key_counts.most_common() if count > 1]

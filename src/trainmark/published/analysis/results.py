@@ -327,10 +327,10 @@ def _choose_unit(log_unit: str, mode: Mode, options: Options) -> str:
     """
     wanted = options.ips_unit
     if wanted and log_unit and not _is_same_rate(wanted, log_unit):
-        rule = f"the log counts {log_unit}, and ips_unit does not convert values"
+        rule = f"the unit in the log is {log_unit}, and ips_unit does not convert values"
         fix = "remove ips_unit, or read step times with model_mode=-2 and base_batch_size=N"
         raise UsageError(
-            f"the unit in the log is not {wanted}", where="ips_unit", rule=rule, fix=fix
+            f"ips_unit={wanted} does not match the log", where="ips_unit", rule=rule, fix=fix
         )
     # The batch that this mode divides by the step time counts samples.
     default = "samples/s" if mode == Mode.SPEED_FROM_STEP_TIMES else ""

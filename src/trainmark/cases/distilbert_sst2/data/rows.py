@@ -90,7 +90,7 @@ RULE = (
     "all arrays must be integers; input_ids and attention_mask must have shape (rows, tokens), "
     "each mask row must be one or more ones followed by zeros, and label must be 0 or 1 in each row"
 )
-NPZ_FIX = "use the model folder and the recipe that the data was made for, or a complete file"
+NPZ_FIX = "use the model folder and the recipe for which the data was prepared, or a complete file"
 
 
 def read_npz(
@@ -217,7 +217,7 @@ def _check_extra_members(file: Path, extra: dict[str, NDArray[Any]], num_rows: i
         raise DataError(
             f"row {numbers[counts.argmax()]} appears {counts.max()} times",
             where=f"{file}, idx",
-            rule="idx must list each row once",
+            rule="idx must contain each row number exactly once",
             fix=NPZ_FIX,
         )
 

@@ -154,9 +154,9 @@ def load(folder: Path, recipe: DlrmRecipe) -> DlrmData:
     label = extremes_by_file[test_labels]
     if label.smallest == label.largest:
         raise DataError(
-            f"all labels of the test split are {label.largest}",
+            f"all labels in the test split are {label.largest}",
             where=str(test_labels),
-            rule="to compute AUC, the test split must contain rows with each of the two labels",
+            rule="the test split must contain rows with both labels; otherwise, AUC is undefined",
             fix=f"{PREPARE} with more rows",
         )
     return DlrmData(spec, num_rows, _compute_content_id(spec, extremes_by_file))
@@ -218,7 +218,7 @@ def _refuse_infinite(file: Path, extremes: Extremes) -> None:
         value = "inf" if extremes.largest == _INFINITY_BITS else "nan"
         largest_number = np.finfo(np.float16).max
         raise DataError(
-            f"a value is {value}",
+            f"the file contains the value {value}",
             where=str(file),
             rule=f"numbers must be finite and at most {largest_number:g} in magnitude",
             fix=PREPARE,

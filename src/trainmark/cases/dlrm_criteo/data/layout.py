@@ -132,8 +132,8 @@ class FeatureSpec:
                     f"extra bytes, but {label_file} has {num_labels} rows",
                     where=str(file),
                     rule=(
-                        "all files of a split must have the same number of complete rows, at "
-                        f"least one; a row of this file takes {row_type.itemsize} bytes"
+                        "all files of a split must contain the same number of complete rows, and "
+                        f"at least one; each row of this file takes {row_type.itemsize} bytes"
                     ),
                     fix=COPY_AGAIN,
                 )
@@ -222,7 +222,7 @@ class _Spec(Frozen):
         names = sorted(name for columns in self.columns_by_file for name in columns)
         if names != sorted(self.feature_spec):
             raise ValueError(
-                f"channel_spec has {names}, but feature_spec has {sorted(self.feature_spec)}"
+                f"channel_spec lists {names}, but feature_spec lists {sorted(self.feature_spec)}"
             )
         for name, feature in self.feature_spec.items():
             self._refuse_wrong_type(name, feature)
@@ -259,8 +259,8 @@ class _Spec(Frozen):
         """
         if sorted(tuple(source.features) for source in sources) != sorted(self.columns_by_file):
             raise ValueError(
-                f"{split}: must have one file for all numerical columns in the order of "
-                "channel_spec, one for the label, and one per categorical column"
+                f"{split}: there must be one file with all numerical columns in the order of "
+                "channel_spec, one file with the label, and one file per categorical column"
             )
         files = [normpath(source.files[0]) for source in sources]  # a source has exactly one file
         repeated_files = [name for name in files if files.count(name) > 1]

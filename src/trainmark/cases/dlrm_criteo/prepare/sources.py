@@ -24,7 +24,8 @@ SPLITS = ("train", "test", "validation")
 SINGLE_LOG = "train.txt"
 LOG_NAME = re.compile(r"(day_(0|[1-9][0-9]*)|train\.txt)(\.gz)?")
 LOG_RULE = (
-    "logs must be day_0, day_1 and so on without gaps, or train.txt, each plain or gzip (.gz)"
+    "the logs must be day_0, day_1 and so on without gaps, or train.txt; each log may be plain or "
+    "gzip (.gz)"
 )
 NUM_DAYS = 7  # of Kaggle's single log; the last day is the test split
 NUM_CATEGORIES = 26
@@ -36,9 +37,9 @@ FIELD_PATTERNS = [
 ]
 ROW_PATTERN = "\t".join(FIELD_PATTERNS)  # valid both for Python's `re` and for the database's RE2
 ROW_RULE = (
-    "a row must have a label of 0 or 1, 13 integers of at most 18 digits and 26 categories of 8 "
-    "hexadecimal digits, separated by tabs; numbers and categories may be empty; a newline ends "
-    "each row"
+    "a row must contain a label (0 or 1), 13 integers with at most 18 digits each and 26 "
+    "categories with 8 hexadecimal digits each, separated by tabs, and must end with a newline; "
+    "integers and categories may be empty"
 )
 BLOCK_BYTES = 1 << 20
 DOWNLOAD_AGAIN = "download the file again, or correct it"

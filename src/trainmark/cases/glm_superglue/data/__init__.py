@@ -279,7 +279,9 @@ def find_checkpoint(folder: Path) -> Path:
         # Enough to see that a longer content is no name.
         iteration = stream.read(1024).decode("utf-8-sig", "replace").strip()
     if len(iteration.encode()) > MAX_NAME_BYTES or not iteration.isprintable():
-        raise CHECKPOINT_FAULT("the content is not the name of a folder", where=str(pointer_file))
+        raise CHECKPOINT_FAULT(
+            "the file does not contain the name of a folder", where=str(pointer_file)
+        )
     file = pointer_file.parent / iteration / WEIGHTS_FILE
     # Model parallelism writes one file for each rank.
     part_names = sorted(item.name for item in file.parent.glob("mp_rank_*_model_states.pt"))

@@ -112,7 +112,7 @@ def generate(folder: Path, recipe: GlmRecipe) -> None:
         raise UsageError(
             "init=pretrained cannot be used with generated data",
             where="recipe field init",
-            rule="init=pretrained needs a checkpoint, and generated data has none",
+            rule="init=pretrained needs a checkpoint, which generated data does not include",
             fix="use init=random, or add --data",
         )
     for split_number, (split, num_passages) in enumerate(PASSAGES.items()):

@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     Numbers = NDArray[np.int64]
 
 RULE = (
-    "a matrix must be a group of data, indices and indptr with h5sparse_format csr and "
-    "h5sparse_shape, or a dataset; prepare converts csc to csr"
+    "a matrix must be a dataset, or a group with data, indices and indptr and the attributes "
+    "h5sparse_format=csr and h5sparse_shape; `trainmark prepare` converts csc to csr"
 )
 DOWNLOAD_AGAIN = "download and unpack glm_train_dataset.zip again, or use ReCoRD's .jsonl files"
 BLOCK_SEQUENCES = 4096  # number of sequences that are scanned at a time
@@ -115,7 +115,7 @@ class SparseFile:
                 f"sequence {number} (counted from 0) has its separator at "
                 f"{self.separators[number]}",
                 where=f"{self.file}, mask",
-                rule=f"a separator must be at least 0 and at most {columns}, the number of tokens",
+                rule=f"a separator must be at a position from 0 to {columns}, the number of tokens",
             )
         _refuse_gaps_and_overlaps(self.sample_bounds, sequences, f"{self.file}, choice_start_end")
 
@@ -184,11 +184,11 @@ class SparseFile:
                 number = first + int(is_behind.argmax())
                 raise _make_fault(
                     f"sequence {number} (counted from 0) has its separator at "
-                    f"{self.separators[number]}, behind its last target",
+                    f"{self.separators[number]}, after its last target",
                     where=f"{self.file}, mask",
                     rule=(
-                        "the tokens before the separator see each other, so it must not lie "
-                        "behind the answer"
+                        "the tokens before the separator attend to each other, so the separator "
+                        "must not come after the answer"
                     ),
                 )
             text = self.text.read_rows(first, end)
@@ -416,8 +416,8 @@ def _refuse_invalid_starts(
         place: file and matrix, for the error.
     """
     rule = (
-        "indptr must ascend from 0 to the length of data and of indices, with "
-        "one more entry than rows"
+        "indptr must ascend from 0 to the length of data and indices, and must have one entry more "
+        "than there are rows"
     )
     if num_data != num_indices:
         raise _make_fault(
@@ -475,9 +475,9 @@ def _refuse_gaps_and_overlaps(bounds: Numbers, total: int, place: str) -> None:
         bounds: begin of each range, and the number after its end (ranges, 2).
         place: file and array, for the error.
     """
-    rule = f"the parts must cover each number from 0 to {total - 1} once, and none may be empty"
+    rule = f"the parts must cover each number from 0 to {total - 1} once, and no part may be empty"
     if not len(bounds):
-        raise _make_fault("there are no parts", where=place, rule=rule)
+        raise _make_fault("the array is empty", where=place, rule=rule)
     ascending = bounds[np.argsort(bounds[:, 0], kind="stable")]
     begins, ends = ascending[:, 0], ascending[:, 1]
     # The first range must begin at 0, each other one where the one before it ends, and none may be
@@ -490,7 +490,7 @@ def _refuse_gaps_and_overlaps(bounds: Numbers, total: int, place: str) -> None:
     if is_wrong.any():
         first_wrong = int(is_wrong.argmax())
         raise _make_fault(
-            f"a part goes from {begins[first_wrong]} to {ends[first_wrong]}",
+            f"a part begins at {begins[first_wrong]} and ends before {ends[first_wrong]}",
             where=place,
             rule=rule,
         )
@@ -552,7 +552,7 @@ def _convert_to_csr(matrix: Any, output: Any, *, place: str) -> None:
         raise _make_fault(
             f"the row numbers range from {rows.min()} to {rows.max()}",
             where=place,
-            rule=f"rows must be in [0, {num_rows})",
+            rule=f"row numbers must be in [0, {num_rows})",
         )
     # Column of each element.
     columns = np.repeat(np.arange(num_columns, dtype=np.int32), np.diff(starts))

@@ -26,9 +26,9 @@ DASH = "- "  # before each highlight in the published setup
 # Each sign is replaced by a single one, so the positions of entities stay valid.
 PLAIN_SIGNS = str.maketrans({"“": '"', "”": '"', "’": "'", "‘": "'", "–": "-"})
 ROW_RULE = (
-    "a line must be a passage with its text, its entities and its queries; a query must have "
-    "one @placeholder and answers, at least one of which is an entity; the test split has no "
-    "answers"
+    "each line must be a passage with text, entities and queries; each query must have one "
+    "@placeholder and at least one answer that is an entity; the test split cannot be used, "
+    "because it has no answers"
 )
 LINE_FIX = "correct or remove the line, or use train.jsonl and val.jsonl of SuperGLUE's ReCoRD"
 
@@ -142,7 +142,7 @@ def _parse_passage(line: int, row: _Row) -> Passage:
         if not 0 <= span.start <= span.end < len(text):
             raise ValueError(
                 f"an entity spans characters {span.start} to {span.end}, but the text has only "
-                f"{len(text)}"
+                f"{len(text)} characters"
             )
         entities.add(text[span.start : span.end + 1])  # ``end`` is the last character
     names = sorted(entities)

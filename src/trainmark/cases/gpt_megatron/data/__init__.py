@@ -115,7 +115,7 @@ def find_pair(folder: Path) -> Path:
         where=str(folder),
         rule=(
             "a data folder must contain one pair of files, such as corpus_text_document.idx and "
-            ".bin"
+            "corpus_text_document.bin"
         ),
         fix=PREPARE,
     )
@@ -141,7 +141,7 @@ def split_documents(split: str, num_documents: int) -> dict[str, range]:
                 "split must list one to three non-negative weights (train, validation, test), at "
                 "least one of them above 0"
             ),
-            fix="for example, set split=949,50,1",
+            fix="use, for example, split=949,50,1",
         )
     shares = [weight / total for weight in weights] + [0.0] * (len(SPLITS) - len(weights))
     bounds = [0, *(round(share * num_documents) for share in accumulate(shares))]

@@ -56,7 +56,8 @@ FORMS = [_make_form(kind) for kind in ("jsonl", "json", "parquet", "csv")]
 _make_row_error = partial(
     DataError,
     rule=(
-        "a row must have dialogue and summary as text, and the summary must have at least one word"
+        "a row must contain a dialogue and a summary as text, and the summary must contain at "
+        "least one word"
     ),
 )
 

@@ -238,8 +238,10 @@ def encode_answers(
         letters = _encode_letters_alone(tokenizer)
         _check_first_lines(tokenizer, mmlu, max_length)
         return letters
-    rule = "after `Answer:`, ` A`, ` B`, ` C` and ` D` must end in four different tokens, and "
-    rule += "all tokens before them must be the same"
+    rule = (
+        "prompts that end in `Answer: A`, `Answer: B`, `Answer: C` and `Answer: D` must differ in "
+    )
+    rule += "the last token, and in no other token"
     # Any question would do: each prompt ends in ``Answer:``, before the letter.
     stem = format_prompt(mmlu[0].name, (), mmlu[0].items[0])
     encoded = tokenizer.encode_prompts(
@@ -324,7 +326,7 @@ def _encode_prompts(
             raise DataError(
                 f"the answer to question {row + 1} of {subject} is not a separate token",
                 where=str(tokenizer.file),
-                rule="each answer must be a single token, the same after every prompt",
+                rule="each answer must be a single token that is the same after every prompt",
                 fix="use the tokenizer that the model was trained with",
             )
     return [ids[:-1] for ids in encoded]

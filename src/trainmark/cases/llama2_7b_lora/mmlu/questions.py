@@ -34,7 +34,7 @@ _make_file_error = partial(
     DataError,
     fix="correct or remove the row",
     rule=(
-        "a row must have the question, four choices and the answer (A, B, C or D); a header row "
+        "a row must contain a question, four choices and the answer (A, B, C or D); a header row "
         "is not allowed"
     ),
 )

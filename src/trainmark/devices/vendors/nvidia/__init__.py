@@ -102,7 +102,7 @@ class Nvidia(TorchVendor):
         return Refusal(
             f"{names} found, but {driver.LIBRARY} sees no device with "
             f"{VISIBLE_DEVICES}={os.environ.get(VISIBLE_DEVICES)}",
-            f"unset {VISIBLE_DEVICES}, or set it to devices of `nvidia-smi -L`; a card in "
+            f"unset {VISIBLE_DEVICES}, or set it to devices that `nvidia-smi -L` lists; a card in "
             "MIG mode needs a slice, and a container needs the driver's libraries",
         )
 
