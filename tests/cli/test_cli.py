@@ -137,7 +137,10 @@ def test_help_groups_every_verb_with_an_uncut_description(cli):
             ["tokenizer is ''", "a path"],
         ),
         # The tokenizer's folder without the name of the option.
-        (["prepare", "gpt", "gpt2/", "--from", ".", "--data", "x"], ["use tokenizer=VALUE"]),
+        (
+            ["prepare", "gpt", "gpt2/", "--from", ".", "--data", "x"],
+            ["use, for example, tokenizer=VALUE"],
+        ),
         (["prepare", "dlrm", "--from", "nowhere", "--data", "x"], ["no such file or folder"]),
         (["prepare", "gpt", "tokenizer=.", "--from", "no", "--data", "x"], ["no such file"]),
         (["report"], ["no runs found"]),  # the test's folder has no runs

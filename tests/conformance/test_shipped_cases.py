@@ -171,7 +171,10 @@ def test_missing_package_that_a_case_needs_is_left_to_the_command(outside: Path)
     ("text", "expected_error"),
     [
         ("import nothere\n", "No module named 'nothere'"),
-        ("from trainmark.cases.toy.case import CASE\n", "CASE.name is 'toy' in the folder 'mine'"),
+        (
+            "from trainmark.cases.toy.case import CASE\n",
+            "CASE.name is 'toy', but the folder is named 'mine'",
+        ),
     ],
 )
 def test_broken_case_is_named_and_other_cases_still_load(

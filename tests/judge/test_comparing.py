@@ -268,7 +268,7 @@ def test_changed_recipe_field_is_refused_with_both_values_unless_allowed() -> No
     assert fault.value.exit_code == 2
     assert fault.value.what == "compile differs: False and True"
     assert fault.value.rule == "only the same work can be compared"
-    assert fault.value.fix == "--allow compile --allow max_steps"
+    assert fault.value.fix == "add --allow compile --allow max_steps"
     with pytest.raises(UsageError, match="max_steps differs: none and 7"):
         compare(a, b, allow=["compile"])
     comparison = compare(a, b, allow=["compile", "max_steps"])
@@ -284,7 +284,7 @@ def test_changed_recipe_field_is_refused_with_both_values_unless_allowed() -> No
     ("arguments", "says"),
     [
         ({"figures": ["p_cor"]}, "no figure named 'p_cor'"),
-        ({"allow": ["compyle"]}, "no key 'compyle'"),
+        ({"allow": ["compyle"]}, "no setting 'compyle'"),
         ({"threshold": 1.0}, "threshold is 1"),
         ({"threshold": float("nan")}, "threshold is nan"),
     ],

@@ -182,12 +182,12 @@ def test_default_of_a_shipped_recipe_is_no_change() -> None:
     ("word", "what", "fix"),
     [
         ("micro_batch=96", "unknown recipe field 'micro_batch'", "did you mean micro_batch_size?"),
-        ("bs=many", "recipe field micro_batch_size: 'many' is not valid", "own value (64)"),
+        ("bs=many", "recipe field micro_batch_size: 'many' is not valid", "recipe's value (64)"),
         ("bs=0", "it must be greater than 0", "recipe's value (64)"),
-        ("bs=none", "recipe field micro_batch_size: None is not valid", "own value (64)"),
-        ("lr=inf", "it must be a finite number", "own value (0.003)"),
+        ("bs=none", "recipe field micro_batch_size: None is not valid", "recipe's value (64)"),
+        ("lr=inf", "it must be a finite number", "recipe's value (0.003)"),
         ("precision=fp8", "precision=fp8 cannot be used with toy", "use precision=bf16"),
-        ("compile=maybe", "recipe field compile: 'maybe' is not valid", "own value (False)"),
+        ("compile=maybe", "recipe field compile: 'maybe' is not valid", "recipe's value (False)"),
         ("data=real", "data cannot be set directly", "choose another --recipe"),
         ("eval_every_epochs=none", "cannot be reached without an evaluation", "target_value=none"),
         (

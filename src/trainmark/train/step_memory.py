@@ -413,7 +413,7 @@ def refuse_too_little_memory(
     )
     fitting_settings = list(_iterate_fitting_settings(predict, recipe, memory))
     if fitting_settings:
-        fix = f"use {' or '.join(fitting_settings)}, which fits; otherwise {fix}"
+        fix = f"use {' or '.join(fitting_settings)} to fit into memory; otherwise, {fix}"
     raise EnvironmentFault(
         f"a rank needs about {_format_bytes(needed_bytes)} of memory, but only "
         f"{_format_bytes(memory.rank_bytes)} is available",

@@ -147,7 +147,7 @@ def test_spec_with_yaml_aliases_is_read(tmp_path):
         (r"dtype: float16", "dtype: bool", "num_0: columns of this channel must be float16"),
         # The next two: a feature without a channel; features in another order than channels.
         (r"  num_1:\n    dtype: float16\n", "", "channel_spec lists"),
-        (r"    - num_0\n    - num_1\n", "    - num_1\n    - num_0\n", "train: must have one"),
+        (r"    - num_0\n    - num_1\n", "    - num_1\n    - num_0\n", "train: there must be one"),
         # The same file, written differently.
         (r"train/cat_1.bin", "train/./cat_0.bin", "train/cat_0.bin is listed for several columns"),
         (r"channel_spec:", "channel_spec: [", "not YAML"),

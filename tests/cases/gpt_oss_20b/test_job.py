@@ -227,7 +227,7 @@ def test_flops_count_only_the_active_experts_of_a_token() -> None:
     [
         ({"num_experts": 9, "expert_parallel": 2}, 2, "does not divide num_experts (9)"),
         ({"expert_parallel": 3}, 4, "does not divide"),
-        ({"expert_parallel": 4}, 2, "expert_parallel=4 needs more than 2"),
+        ({"expert_parallel": 4}, 2, "expert_parallel=4 is greater than the number of ranks (2)"),
         ({"top_k": 9}, 1, "top_k=9 is greater than num_experts=8"),
         ({"num_kv_heads": 3}, 1, "does not divide num_heads (4)"),
         ({"expert_parallel": 2, "fsdp": False}, 2, "fsdp=false"),
