@@ -6,6 +6,7 @@ import errno
 import resource
 import signal
 import sys
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -14,6 +15,7 @@ import pytest
 import trainmark
 from support.fakes import GOLDEN
 from trainmark import api
+from trainmark.acceptance import cluster as acceptance_cluster
 from trainmark.errors import EnvironmentFault, RecordError, UsageError
 from trainmark.export.tables import render_csv
 from trainmark.launch import local
@@ -103,6 +105,8 @@ def test_compare_takes_records_or_paths_as_sides(runs: Path) -> None:
     other = TOY.model_copy(update={"run_id": "other", "steps": steps})
     by_record = trainmark.compare([TOY], [other], figures=["p_train"])
     assert by_record.figures[0].ratio == 1  # the figures of both records are the same
+    single_records = trainmark.compare(TOY, other, figures=["p_train"])  # each a list of one
+    assert single_records.figures[0] == by_record.figures[0]
     by_path = trainmark.compare(runs / "a", [other], figures=["p_train"])
     assert by_path.figures[0].a == by_record.figures[0].a
     # A text may stand for a list of one: ``figures``, and ``allow``, keys that may differ.
@@ -222,6 +226,23 @@ def test_failed_write_of_the_page_names_the_folder(
     assert remark.startswith(f"{tmp_path}: ")
     assert "No space left on device" in remark
     assert f"`trainmark report {tmp_path} -o page.html`" in remark
+
+
+def test_acceptance_whose_page_cannot_be_written_keeps_its_result(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def raise_disk_full(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    result = object()  # stands for the verdicts, which only the pages would read
+    monkeypatch.setattr(acceptance_cluster, "measure_nodes", lambda *_, **__: result)
+    monkeypatch.setattr(api, "build_acceptance_document", raise_disk_full)
+    lines: list[str] = []
+    prepared: Any = SimpleNamespace(folder=tmp_path)
+    assert api.measure_acceptance(prepared, StopRequest(), show=lines.append) is result
+    (line,) = lines
+    assert line.startswith(f"{tmp_path}: ")
+    assert f"`trainmark accept --out {tmp_path}`" in line  # what writes the pages later
 
 
 def test_error_without_a_text_is_reported_by_its_name(

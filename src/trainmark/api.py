@@ -78,7 +78,7 @@ if TYPE_CHECKING:
     from trainmark.published.audit import Finding
     from trainmark.results.selection import Selection
 
-    Compared = Sequence[Record] | Sequence[str | Path] | str | Path
+    Compared = Record | Sequence[Record] | Sequence[str | Path] | str | Path
     ShowRemark = Callable[[object], None]
 
 __all__ = [
@@ -168,7 +168,7 @@ def plan_run(
         _report_unusable_vendors(show_remark)
     settings = read_cluster(request.cluster)
     with _record_failed_planning(show_remark=show_remark, dry_run=dry_run):
-        # ``remote``: the machines or the container of the launcher; None: this machine.
+        # ``remote``: the machines of the launcher, or a container here; None: this machine itself.
         plan = resolve(
             request, remote=settings.find_remote_target(request.launcher), dry_run=dry_run
         )
@@ -181,10 +181,10 @@ def plan_run(
     if UNUSED_ACCELERATOR in plan.labels:
         for remark in (*devices.list_device_faults(), f"runs on {plan.device.vendor} instead"):
             show_remark(remark)
-    is_remote = plan.launcher not in (LOCAL, CONTAINER)
+    has_other_machines = plan.launcher not in (LOCAL, CONTAINER)
     # A case key such as `distilbert:pytorch_2.13:cpu:1:2:1` names a device too.
-    names_device = request.device or settings.device or ":" in request.case
-    if is_remote and plan.device.vendor == "cpu" and not names_device:
+    names_device = bool(request.device or settings.device or ":" in request.case)
+    if has_other_machines and plan.device.vendor == "cpu" and not names_device:
         # A login node has no accelerator, but the nodes to which it submits usually have.
         show_remark(
             "the run uses the CPUs of the nodes: no accelerator was found on this "
@@ -294,17 +294,20 @@ def launch_run(
 
 
 def _write_pages_safely(
-    folder: Path | None,
+    folder: Path,
     write: Callable[..., None],
     *arguments: Any,
-    show_remark: ShowRemark,
+    show_remark: Callable[[str], None],
+    advice: str | None = None,
 ) -> None:
     """Call a function that writes pages with ``arguments``; report an error without raising it.
 
-    The record has been written before, so an error here does not change the result of the run.
+    The result has been written before: the record of a run, or the verdicts of an acceptance. So an
+    error here does not change it.
 
     Args:
-        folder: folder of the run, which gets the pages; None: ``write`` writes no page.
+        folder: gets the pages.
+        advice: how the user draws the page later; None: as the page of a run.
     """
     try:
         write(*arguments)
@@ -312,7 +315,9 @@ def _write_pages_safely(
         what = str(error) or type(error).__name__
         if isinstance(error, OSError):  # such as a full disk; a failed write names no file
             what = f"{folder}: the page cannot be written: {error.strerror or error}"
-        show_remark(f"{what}; run `trainmark report {folder} -o page.html` to draw the page later")
+        if advice is None:
+            advice = f"run `trainmark report {folder} -o page.html` to draw the page later"
+        show_remark(f"{what}; {advice}")
 
 
 def launch_once(
@@ -430,7 +435,9 @@ def run_entries(
             report=_ignore if quiet else end_line,  # prints a line in place of the progress
         )
         for entry in entries:
-            _write_pages_safely(entry.run_dir, write_entry_pages, entry, show_remark=show_remark)
+            folder = entry.run_dir
+            if folder is not None:  # the entry has a new or an earlier attempt
+                _write_pages_safely(folder, write_entry_pages, entry, show_remark=show_remark)
 
 
 def submit_run(plan: Plan, cluster: Cluster) -> str:
@@ -698,19 +705,32 @@ def measure_acceptance(
     Args:
         prepared: of the devices of this machine, or (``OpenedSession``) of a launcher's nodes.
         stop: the measurement ends as soon as it holds a signal.
-        show: called with each line about the progress.
+        show: called with each line about the progress, and if a page cannot be written.
     """
     if isinstance(prepared, Acceptance):
         result = acceptance.measure(prepared, stop, show=show)
     else:
         result = acceptance_cluster.measure_nodes(prepared, stop, show=show)
+    folder = prepared.folder
+    _write_pages_safely(
+        folder,
+        _write_acceptance_pages,
+        result,
+        folder,
+        show_remark=show,
+        advice=f"`trainmark accept --out {folder}` writes the pages without measuring again",
+    )
+    return result
+
+
+def _write_acceptance_pages(result: AcceptanceResult, folder: Path) -> None:
+    """Write the pages of an acceptance into its folder."""
     pages = [build_acceptance_document(result)]
     texts = {f"page.{lang}.md": to_markdown(pages, lang) for lang in LANGUAGES}
     texts[HTML_PAGE] = to_html(pages)
     for name, text in texts.items():
-        with write_atomically(prepared.folder / name) as file:
+        with write_atomically(folder / name) as file:
             file.write(text.encode())
-    return result
 
 
 def load(*words: str | Path, verify: bool = True) -> Records:
@@ -741,7 +761,8 @@ def compare(
     """Compare the launches ``b`` with the launches ``a``, figure by figure.
 
     Args:
-        a: the reference: records, or words as ``load`` takes them, such as run directories.
+        a: the reference: one or several records, or words as ``load`` takes them, such as run
+            directories.
         b: what is compared with it, in the same form.
         figures: names of figures in a record; None: the throughputs that both sides have.
         threshold: a fraction. A figure counts as different if the whole 95% interval of its ratio
@@ -763,7 +784,7 @@ def compare(
 
 def _load_side(side: Compared) -> list[Record]:
     """Return the records of one side of a comparison."""
-    items = [side] if isinstance(side, str | Path) else side
+    items = [side] if isinstance(side, Record | str | Path) else side
     records: list[Record] = []
     for item in items:
         if isinstance(item, Record):

@@ -48,9 +48,10 @@ def write_atomically(path: Path) -> Iterator[IO[bytes]]:
     because the file is not flushed to the disk.
 
     A device, a pipe or a link is written to directly, because it must not be replaced by a file.
+    Such a write can end halfway.
 
     Raises:
-        OSError: the disk is full or the folder read-only; ``path`` is unchanged.
+        OSError: the disk is full or the folder read-only.
     """
     if path.is_symlink() or (path.exists() and not path.is_file()):
         with path.open("wb") as file:

@@ -9,15 +9,14 @@ if TYPE_CHECKING:
 
 
 def parse_ranges(text: str) -> list[int]:
-    """Return the numbers in a list of the form ``0-3,8-11``, which has both ends of each range.
+    """Return the numbers in a list that ``format_ranges`` wrote, such as ``0-3,8-11``.
 
-    An empty list has no numbers.
-
-    Raises:
-        ValueError: not such a list.
+    Both ends of a range belong to it. An empty list has no numbers.
     """
+    if not text:
+        return []
     numbers: list[int] = []
-    for item in filter(None, text.strip().split(",")):
+    for item in text.split(","):
         first, _, last = item.partition("-")
         if not last:  # a single number
             last = first

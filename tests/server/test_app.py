@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 from pathlib import Path
 
+import pytest
 from starlette.testclient import TestClient
 
 from support.store_bodies import make_document, write_record_file
@@ -38,14 +39,18 @@ def test_request_before_the_first_pages_gets_a_retry_answer(runs):
     assert (answer.status_code, answer.headers["retry-after"]) == (503, "5")
 
 
-def test_a_full_disk_does_not_stop_reading(start_client, runs, monkeypatch):
-    # The server has the pages of runs a, b and c. While the disk is full, run d is added to the
-    # store, and ``refresh``, which writes the pages anew, fails: the pages are "stale".
-    def raise_disk_full(*_, **__):
-        raise OSError(errno.ENOSPC, "No space left on device")
+@pytest.mark.parametrize(
+    "error",
+    [OSError(errno.ENOSPC, "No space left on device"), MemoryError()],  # the second has no text
+)
+def test_a_failed_update_does_not_stop_reading(start_client, runs, monkeypatch, error):
+    # The server has the pages of runs a, b and c. While the disk or the memory is full, run d is
+    # added to the store, and ``refresh``, which writes the pages anew, fails: they are "stale".
+    def fail(*_, **__):
+        raise error
 
     client = start_client()
-    monkeypatch.setattr(serving, "write_site", raise_disk_full)
+    monkeypatch.setattr(serving, "write_site", fail)
     write_record_file(runs / "d", make_document("d"))
     client.app.state.serving.refresh()
     assert client.get("/health").json()["status"] == "stale"

@@ -91,6 +91,13 @@ def test_client_without_a_token_is_refused(monkeypatch):
         open_client("https://lab.example")
 
 
+def test_token_that_no_header_can_carry_is_refused(monkeypatch):
+    for token in ("tökén", "first\nsecond"):
+        monkeypatch.setenv("TRAINMARK_TOKEN", token)
+        with pytest.raises(UsageError, match="TRAINMARK_TOKEN"):
+            open_client("https://lab.example")
+
+
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
     """Start a server of an empty store, with a token that may upload, and stop it in the end."""

@@ -115,7 +115,8 @@ def _print_result(result: AcceptanceResult, folder: Path, lang: str) -> None:
     shown_folder = shorten_path(folder)
     print_lines(list_acceptance_lines(result, lang, folder=str(shown_folder)))
     print_text(f"lists: {shown_folder}/passing.txt, failing.txt, undecided.txt")
-    print_text(f"page: {shown_folder}/page.html")
+    if (folder / "page.html").exists():  # it is missing if it could not be written
+        print_text(f"page: {shown_folder}/page.html")
 
 
 def _ignore(_: object) -> None:

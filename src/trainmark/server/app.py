@@ -122,9 +122,9 @@ async def _send_file(request: Request) -> Response:
     try:
         file = (site / f"{path}.gz").resolve()
         if file.is_relative_to(site):  # not an address with ".."
-            # Both here, although a client that has the file already gets only its status: an update
-            # may remove the file after the first call, and the second one then fails within this
-            # ``try``. The operating system usually has the file in memory: no thread is needed.
+            # The content is read here, although a client that has it already gets only a 304: an
+            # update may remove the file between the two calls, which is an error that this ``try``
+            # handles. No thread reads it, because the operating system usually has it in memory.
             file_status, data = file.stat(), file.read_bytes()
     except (OSError, ValueError):  # ValueError: not a possible name of a file
         file_status = None
@@ -147,8 +147,7 @@ def _report_health(request: Request) -> Response:
     """Return the number of results, and whether the site is up to date."""
     serving: Serving = request.app.state.serving
     num_results = serving.index.read_version().num_entries
-    # A fault means that the last update failed: the site is older than the store.
-    status = "stale" if serving.fault else "ok"
+    status = "stale" if serving.is_stale else "ok"
     return JSONResponse({"status": status, "results": num_results})
 
 

@@ -53,14 +53,21 @@ def open_client(address: str, transport: httpx2.BaseTransport | None = None) -> 
         transport: of the client, for tests; None: the network.
 
     Raises:
-        UsageError: no token, not an address, or one without TLS that is not of this machine.
+        UsageError: no token, or one that is not valid; not an address, or one without TLS that is
+            not of this machine.
     """
     import httpx2
 
     token = os.environ.get(TOKEN_VARIABLE, "").strip()
+    fix = f"run `{TOKEN_VARIABLE}=$(cat FILE) trainmark bundle …`"
     if not token:
+        raise UsageError("no token is set", fix=fix)
+    if not (token.isascii() and token.isprintable()):  # a header cannot carry it
         raise UsageError(
-            "no token is set", fix=f"run `{TOKEN_VARIABLE}=$(cat FILE) trainmark bundle …`"
+            "the token has a character that no token has",
+            where=TOKEN_VARIABLE,
+            rule="a token has only letters, digits, - and _ of ASCII",
+            fix=fix,
         )
     with suppress(httpx2.InvalidURL):  # refused below, as an address without TLS
         url = httpx2.URL(address)
@@ -106,8 +113,8 @@ def send_bundle(server: httpx2.Client, file: Path) -> StoredBundle:
         if answer.is_success:
             stored = StoredBundle.model_validate_json(answer.content)
             for run in stored.runs:
-                # Relative to the address that ends in a slash: without a slash of its own at the
-                # start, the page is below a path in the server's address (PREFIX).
+                # `/runs/x` becomes `https://HOST/PREFIX/runs/x`. With its first slash, ``urljoin``
+                # would drop the prefix of the server's address.
                 run.page = urljoin(address, run.page.lstrip("/"))
             return stored
         problem = answer.json()["error"]

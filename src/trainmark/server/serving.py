@@ -160,7 +160,7 @@ class Serving:
                 rule="the store must be a folder that the server can write to",
             ) from None
         self.tokens = Tokens(self.data)
-        self.fault: str | None = None  # why the last update failed
+        self.is_stale = False  # whether the last update failed: the site is older than the store
         self._written_version: object = None  # version of the index that the site shows
         self._lock = threading.Lock()  # held while index and site are updated
         self._ended = threading.Event()  # set by ``end``
@@ -185,9 +185,9 @@ class Serving:
                     # ``served``: the pages have links to `/compare`; files are stored compressed.
                     write_site(self.index, self.site, served=True)
                     self._written_version = version
-                self.fault = None
-            except Exception as error:  # of any kind, because `follow` must go on
-                self.fault = str(error)
+                self.is_stale = False
+            except Exception:  # of any kind, because `follow` must go on
+                self.is_stale = True
                 LOG.exception("the site cannot be updated from the store")
 
 

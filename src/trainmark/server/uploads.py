@@ -103,7 +103,8 @@ def _store_bundle(serving: Serving, folder: Path, digest: str) -> tuple[StoredBu
         The stored bundle, and whether it is new.
     """
     target = serving.data / digest
-    # One bundle at a time, because verifying keeps a core busy.
+    # One bundle at a time: verifying keeps a core busy, and no other bundle may store the same run
+    # between the check of the run ids and ``rename``.
     with _VERIFY_LOCK:
         is_new = not target.exists()
         if is_new:
@@ -145,9 +146,11 @@ def _verify_bundle(folder: Path) -> list[str]:
         # The client must not see the server's own paths: names in the bundle remain.
         where = (error.where or "").replace(f"{folder}/", "").removeprefix(f"{BUNDLE}: ")
         raise RefusedRequestError(422, error.what, where=where, rule=error.rule) from None
-    if faults:  # the answer names the first one
-        what = f"the bundle cannot be verified: {render(faults[0].sentences[0], 'en')}"
-        where = f"{faults[0].name} {faults[0].place}".strip()
+    if faults:
+        fault = faults[0]  # the answer names only the first one
+        what = f"the bundle cannot be verified: {render(fault.sentences[0], 'en')}"
+        # The check that failed, such as ``record``, and the launch, if it is a check of a launch.
+        where = f"{fault.name} {fault.place}".strip()
         fix = (
             "`trainmark verify` lists all faults; pack the bundle with the version of Trainmark "
             "that the server runs"
