@@ -150,20 +150,20 @@ def test_events_of_the_backend_module_replace_missing_torch_events() -> None:
             make_torch(
                 SimpleNamespace(mem_get_info=lambda _: (0, 1)), event=make_failing_call("no events")
             ),
-            "no available function makes timed events: no events",
+            "no function to make timed events is available: no events",
         ),
         (
             make_torch(SimpleNamespace(mem_get_info=lambda _: (0, 1)), event=BackwardEvent),
-            "no available function makes timed events: the time between two events is negative: "
-            "-1.0 ms",
+            "no function to make timed events is available: the time between two events is "
+            "negative: -1.0 ms",
         ),
         (
             make_torch(SimpleNamespace(), get_memory_info=make_failing_call(NO_ALLOCATOR)),
-            f"no available function reports the device's memory: {NO_ALLOCATOR}",
+            f"no function to report the device's memory is available: {NO_ALLOCATOR}",
         ),
         (
             make_torch(SimpleNamespace(), synchronize=make_failing_call("no stream")),
-            "no available function waits for the device: no stream",
+            "no function to wait for the device is available: no stream",
         ),
     ],
 )

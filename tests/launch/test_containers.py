@@ -245,7 +245,7 @@ def test_a_local_run_is_not_in_the_container_of_an_engine(container: Any) -> Non
     assert cluster.find_remote_target("local") is None
     # The container of this cluster, if any, is for an engine: ``docker`` must be set for this one.
     assert explain_unusable_launcher("container", cluster) == (
-        "no docker, podman or apptainer is set in a cluster file"
+        "no container runtime (docker, podman or apptainer) is set in a cluster file"
     )
 
 

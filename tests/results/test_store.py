@@ -93,7 +93,7 @@ def test_runs_are_sorted_with_those_without_a_value_last_and_limited(index_of_ma
     [
         ("cas=toy", "did you mean case?"),
         ("own=1", "unknown key"),  # a figure in the records, but no key
-        ("p_core>fast", "p_core>fast: 'fast' is not a number; numbers take"),
+        ("p_core>fast", "p_core>fast: 'fast' is not a number; numbers must"),
         ("steady=perhaps", "true or false"),
         ("bs>abc", "'abc' is not a number"),
         ("bs=sixteen", "'sixteen' is not a number"),
@@ -104,7 +104,7 @@ def test_runs_are_sorted_with_those_without_a_value_last_and_limited(index_of_ma
         ("started_utc>yesterday", "'yesterday' is not a date"),
         ("case=tooy", "did you mean toy?"),
         ("case!=tooy", "did you mean toy?"),
-        ("p_core~1", "p_core~1: not a valid comparison; numbers take"),
+        ("p_core~1", "p_core~1: not a valid comparison; numbers must"),
         (
             "distilled",
             "set --store to a folder, or name a case: did you mean distilbert_sst2? Known: ",

@@ -258,7 +258,7 @@ def test_last_complete_checkpoint_is_used_and_all_launches_are_named(
         pytest.param(
             {"nproc": 2}, "samples of a step is 32, but was 16 in the earlier run", marks=needs_fsdp
         ),
-        ({"overrides": {"steps": "100"}}, "100 steps are already done, and max_steps is 100"),
+        ({"overrides": {"steps": "100"}}, "100 steps are already done, but max_steps is 100"),
         ({"repeat": 2}, "the command asks for 2 launches"),
     ],
 )
@@ -280,7 +280,7 @@ def test_run_that_has_trained_all_epochs_is_refused(tmp_path: Path, plan_run_in:
     epoch_steps = -(-plan_run_in(overrides).data.train_samples // 16)
     write_earlier_run(plan_run_in, tmp_path / "done", steps=[2 * epoch_steps])
     write_earlier_run(plan_run_in, tmp_path / "left", steps=[2 * epoch_steps - 1])
-    with pytest.raises(UsageError, match="steps are already done, and max_epochs is 2"):
+    with pytest.raises(UsageError, match="steps are already done, but max_epochs is 2"):
         plan_run_in(overrides, resume=tmp_path / "done")
     assert plan_run_in(overrides, resume=tmp_path / "left").resumed
 

@@ -452,7 +452,7 @@ def main(words: list[str]) -> int:
     except (OSError, ValueError) as error:
         text = (
             f"{socket.gethostname()} cannot read {options.session_dir}: {error}; set --out "
-            "to a folder that every node sees under the same path"
+            "to a folder that every node can access under the same path"
         )
         # The node cannot write evidence. `explain_absence` finds this line by its beginning in the
         # job's log, and reports the text as the reason why the node is absent.

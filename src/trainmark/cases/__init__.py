@@ -126,7 +126,7 @@ def import_part(name: str, part: Part) -> ModuleType:
             where=str(get_folder(name)),
             rule="a case must contain the modules or packages `data` and `job`; `prepare`, "
             "`figures` and `sizes` are optional",
-            fix=f"add {part}.py; docs/adding-a-case.md shows a complete case",
+            fix=f"add {part}.py; see docs/adding-a-case.md for a complete case",
         )
     package = _resolve_package(name)
     try:
@@ -143,7 +143,7 @@ def import_part(name: str, part: Part) -> ModuleType:
             f"cannot be imported: {type(error).__name__}: {error}",
             where=f"case {name}, module {part}",
             rule="the modules of a case must be importable",
-            fix="correct the module; docs/adding-a-case.md shows a complete case",
+            fix="correct the module; see docs/adding-a-case.md for a complete case",
         ) from error
 
 
@@ -367,7 +367,7 @@ def _load(name: str) -> Case:
             f"cannot be read as a case: {type(error).__name__}: {error}",
             where=file,
             rule="a case.py must be importable and must define CASE",
-            fix="correct the file; docs/adding-a-case.md shows a complete case",
+            fix="correct the file; see docs/adding-a-case.md for a complete case",
         ) from error
     if case.name != name:
         raise UsageError(

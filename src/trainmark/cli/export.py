@@ -42,7 +42,9 @@ def export(
     selection = select_results(runs or [])
     if not selection.records:
         raise RecordError(
-            "no record found", rule="only runs can be exported, not the rows of result pages"
+            "no record found",
+            rule="only runs can be exported, not the rows of result pages",
+            fix="pass runs that have a record",
         )
     # If a run is given twice, a program that sums or averages the rows would count it twice.
     reject_repeated_runs(selection)

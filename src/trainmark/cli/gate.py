@@ -68,7 +68,7 @@ def gate(
 
     if not (baseline or history):
         raise UsageError(
-            "there is nothing to check against", fix="add --baseline RUNS or --history RUNS"
+            "no runs to check against are given", fix="add --baseline RUNS or --history RUNS"
         )
     if junit is not None:
         _require_folder(junit)
@@ -94,7 +94,7 @@ def _require_folder(junit: Path) -> None:
         raise UsageError(
             "no such folder",
             where=f"--junit {junit}",
-            fix="create the folder, or choose another one",
+            fix="create the folder, or choose another folder",
         )
 
 

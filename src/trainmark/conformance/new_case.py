@@ -39,7 +39,7 @@ def write_new_case(name: str, folder: Path) -> Path:
             "a name must start with a lower-case letter and contain only lower-case letters, "
             "digits and _"
         )
-        raise UsageError(f"not a valid case name: {name!r}", where="CASE", rule=rule)
+        raise UsageError(f"{name!r} is not a valid case name", where="CASE", rule=rule)
     if name in cases.list_names():
         raise UsageError(
             f"a case named {name} already exists", where="CASE", fix="choose another name"

@@ -241,7 +241,7 @@ def prepare(raw: Path, data: Path, say: Say, *, case: str, **options: Any) -> No
                 f"no c4-{split}.*.json.gz file found",
                 where=str(raw),
                 rule=(
-                    "the raw data must be the 8 validation shards of C4 en and its training shards "
+                    "the case uses the 8 validation shards of C4 en, and training shards "
                     f"{TRAIN_SHARDS[0]} to {TRAIN_SHARDS[-1]}"
                 ),
                 fix="download the shards from https://huggingface.co/datasets/allenai/c4 (en)",

@@ -49,7 +49,7 @@ translate_read_errors = partial(
     make_error=partial(
         DataError,
         rule="an indexed dataset must be a readable .bin with its .idx",
-        fix="check the name and the permissions, or prepare the data again",
+        fix="check the names and the permissions of the files, or prepare the data again",
     ),
 )
 
@@ -224,8 +224,8 @@ def _refuse_wrong_pointers(
                 f"sequence {first + number} begins at byte {stored[number]}, but the previous "
                 f"one ends at byte {expected[number]}",
                 where=f"{index_file}, pointers",
-                rule="the first sequence must begin at byte 0, and each other one where the "
-                "previous one ends",
+                rule="the first sequence must begin at byte 0, and every other sequence must begin "
+                "where the previous one ends",
             )
         num_earlier_tokens = int(ends[-1])
 

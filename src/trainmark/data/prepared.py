@@ -274,8 +274,8 @@ def _refuse_data_in_raw(data: Path, raw: Path) -> None:
             "the output folder lies inside the raw data folder",
             where=str(data),
             rule=(
-                "the output folder must be outside the raw data folder; otherwise, prepare would "
-                "read its own output"
+                "the output folder must be outside the raw data folder; otherwise, `trainmark "
+                "prepare` would read its own output"
             ),
             fix="set --data to a folder outside the raw data folder",
         )
@@ -463,9 +463,9 @@ def _is_finished(data: Path, made_of: dict[str, Any]) -> bool:
     differing = [name for name, value in made_of.items() if manifest.get(name) != value]
     if differing:
         raise DataError(
-            f"the folder is not empty, and was not prepared with this {differing[0]}",
+            f"the folder is not empty, and was not prepared with the same {differing[0]}",
             where=str(data),
-            rule="prepare never overwrites files",
+            rule="`trainmark prepare` never overwrites files",
             fix="choose a new or empty folder with --data, or remove this folder",
         )
     return True

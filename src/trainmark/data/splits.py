@@ -171,7 +171,7 @@ def _find_files(place: Path, name: str) -> list[Path]:
         raise DataError(
             f"found only the numbered parts {', '.join(part.name for part in parts)}",
             where=str(place),
-            rule=f"{split} must have {totals[0]} parts, each exactly once",
+            rule=f"the {split} data must have {totals[0]} parts, each exactly once",
             fix="download the missing parts, and remove parts of other versions",
         )
     return parts

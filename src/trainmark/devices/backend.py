@@ -63,25 +63,25 @@ class Backend:
         # Each ``_require`` and ``_find_working`` tries the calls and returns the first that works.
         # The one that selects the device need not be kept: trying it has selected the device.
         self._require(
-            "selects a device",
+            "select a device",
             _Call(shared, "set_device_index", (index,)),
             _Call(device_module, "set_device", (index,)),
         )
         self._compute()  # raises an error if the device cannot
         self.synchronize = self._require(
-            "waits for the device",
+            "wait for the device",
             _Call(shared, "synchronize"),
             _Call(device_module, "synchronize"),
         )
         # Trying an event needs ``synchronize``, which is therefore set before.
         self.new_event = self._require(
-            "makes timed events",
+            "make timed events",
             _Call(torch, "Event", (torch_type,), {"enable_timing": True}),
             _Call(device_module, "Event", options={"enable_timing": True}),
             trial=self._time_nothing,
         )
         self.free_and_total_bytes = self._require(
-            "reports the device's memory",
+            "report the device's memory",
             _Call(shared, "get_memory_info", (index,)),
             _Call(device_module, "mem_get_info", (index,)),
         )
@@ -129,7 +129,7 @@ class Backend:
         """Return the first of the calls that works.
 
         Args:
-            task: what the call does, as a verb with its object: ``waits for the device``.
+            task: what the call is for, as a verb with its object: ``wait for the device``.
             calls: several forms of the same call.
             trial: tries a call, and raises an error if it does not work; by default it makes the
                 call.
@@ -140,7 +140,7 @@ class Backend:
         working, failures = _find_working(*calls, trial=trial)
         if working is None:
             raise self._make_fault(
-                f"no available function {task}: {'; '.join(failures)}",
+                f"no function to {task} is available: {'; '.join(failures)}",
                 rule=REQUIREMENTS,
                 fix=(
                     "ask the vendor of the backend for the function, or override the missing "

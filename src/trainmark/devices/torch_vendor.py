@@ -282,7 +282,7 @@ class TorchVendor:
             return Refusal(
                 f"{presence} {reason}",
                 "install the vendor's torch, then run `make clean` and `make install "
-                "TORCH=system PYTHON=...` with the Python that has it",
+                "TORCH=system PYTHON=...`, where PYTHON is the Python with this torch",
             )
         denied_files = self.list_denied_files()
         if denied_files:

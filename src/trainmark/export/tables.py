@@ -145,8 +145,8 @@ def render_index(records: Sequence[Record]) -> str:
                 f"case {record.plan.case} has no mission",
                 where=record.run_id,
                 rule=(
-                    "an index record needs a mission: the task of the case, for example 文本分类 "
-                    "(text classification)"
+                    "an index record needs a mission, which is the task of the case, for example "
+                    "文本分类 (text classification)"
                 ),
                 fix=(
                     "skip this run, or set mission=Mission(…) in the case; see "

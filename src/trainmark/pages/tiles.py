@@ -56,7 +56,7 @@ class Price:
             if len(currencies) == 1:
                 return cls(float(number), currencies[0])
         raise UsageError(
-            f"not a price: {text}",
+            f"{text!r} is not a price",
             where="--price-per-hour",
             rule="a price must be a number with one currency, for example 12.5 USD",
         )

@@ -71,7 +71,7 @@ def _refuse_finished_training(plan: Plan, progress: Progress, where: str) -> Non
     for name, limit in limits.items():
         if limit is not None and progress.steps >= limit:
             raise UsageError(
-                f"{progress.steps} steps are already done, and {name} is {plan.recipe[name]}",
+                f"{progress.steps} steps are already done, but {name} is {plan.recipe[name]}",
                 where=where,
                 rule="at least one step must remain",
                 fix=f"raise {name}",

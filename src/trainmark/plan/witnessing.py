@@ -237,7 +237,7 @@ def _check_interpreter(witness: Witness) -> None:
         raise UsageError(
             f"there is no program {program!r}",
             where="the command after --",
-            rule="the first word must be a program on the PATH, or a path to one",
+            rule="the first word must be a program on the PATH, or the path of a program",
             fix="to run a Python file, put `python` before the name of the file",
         )
     interpreter = [path] if Path(path).name.startswith("python") else _read_shebang(Path(path))

@@ -183,7 +183,7 @@ def test_files_with_other_numbers_of_rows_are_named_with_their_counts(spec, tmp_
     assert error.where == str(file)
     label = tmp_path / "train" / "label.bin"
     assert error.what == (
-        f"the file has 25 bytes, which is 6 rows and 1 extra bytes, but {label} has 103 rows"
+        f"the file has 25 bytes (6 rows and 1 extra bytes), but {label} has 103 rows"
     )
 
 

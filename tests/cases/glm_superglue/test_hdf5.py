@@ -172,15 +172,15 @@ CONTRADICTIONS = {
     "first samples point to a later one": (
         "choice_start_end/data",
         lambda x: np.concatenate([x[:1], x[3:5], x[3:]]),
-        "a part begins",
+        "a range begins",
     ),
     "sample without a sequence": (
         "choice_start_end/data",
         lambda x: np.concatenate([x[:1], x[2:3], x[2:]]),
-        "a part begins",
+        "a range begins",
     ),
     "answer outside": ("answer_idx/data", set_numbers((0, 9)), "sample"),
-    "answers of another sample": ("answer_start_end/data", set_numbers((0, 2)), "a part begins"),
+    "answers of another sample": ("answer_start_end/data", set_numbers((0, 2)), "a range begins"),
 }
 
 

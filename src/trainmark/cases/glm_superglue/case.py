@@ -80,8 +80,8 @@ class GlmRecipe(Recipe):
     )
     group_by_choices: bool = recipe_field(
         False,
-        "give ranks samples with similar numbers of candidates, so that they wait less for each "
-        "other",
+        "give ranks samples with similar numbers of candidates, so that the ranks wait less for "
+        "each other",
         rule="closed",
     )
     init: Literal["pretrained", "random"] = recipe_field(

@@ -29,7 +29,7 @@ FAULT = partial(
     DataError,
     rule=(
         "the raw data folder must contain train.jsonl and val.jsonl of ReCoRD, or "
-        "train_sparse.hdf5 and eval_sparse.hdf5, at its top or where the archives place them"
+        "train_sparse.hdf5 and eval_sparse.hdf5, at its top level or where the archives place them"
     ),
     fix="download ReCoRD as the case's README describes",
 )

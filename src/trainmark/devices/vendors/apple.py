@@ -136,7 +136,7 @@ class MpsDevice(Accelerator):
                 f"torch {self._torch.__version__} cannot use this device",
                 where=f"--device {self.name}",
                 rule="torch must be built with MPS and must support this version of macOS",
-                fix="install torch from the package index",
+                fix="install torch from PyPI",
             )
 
     def mark(self) -> Any:

@@ -46,7 +46,9 @@ def parse_hy_smi(text: str) -> list[DeviceSample]:
     """
     values = tool.parse_json(_MISSING_COMMA.sub('","', text))
     if not isinstance(values, dict):
-        raise MonitorFault("unreadable", f"a list of {len(values)}, not cards by name")
+        raise MonitorFault(
+            "unreadable", f"the JSON is a list of {len(values)} items, not a table of cards"
+        )
     fields_by_card: dict[int, Mapping[str, Any]] = {}
     for name, fields in values.items():
         match = _CARD.fullmatch(name)

@@ -33,7 +33,7 @@ JobPhase = Literal["waiting", "running", "ended", "lost"]
 Process = subprocess.Popen[bytes]
 JOB_FILE = "job.id"  # in the run directory: output of the command, which names the job
 LOG_FILE = "log.job.txt"  # in the run directory: output of the job outside of its nodes
-NO_RUNTIME = "no docker, podman or apptainer is set"
+NO_RUNTIME = "no container runtime (docker, podman or apptainer) is set"
 _PROGRAM_TIMEOUT_S = 60.0  # of most calls of an engine's program; the engine may be under load
 _GRACE_S = 300.0  # added to the run's own time limit, which the nodes enforce
 

@@ -31,7 +31,7 @@ MANIFEST = "job.yaml"
 # Settings of a container that do not apply to pods, and how the error's fix continues.
 _NODE_ONLY_SETTINGS = {
     "runtime": "",
-    "mounts": ", and list its folders under kubernetes.volumes",
+    "mounts": ", and list the mounted folders under kubernetes.volumes",
     "shared_memory": ", and set kubernetes.shared_memory",
     "arguments": "",
 }

@@ -317,7 +317,7 @@ def _refuse_number_of_runs(number: int) -> None:
     """
     if not 2 <= number <= MAX_COMPARED:
         runs = "1 run" if number == 1 else f"{number} runs"
-        rule = f"a comparison takes 2 to {MAX_COMPARED} runs"
+        rule = f"a comparison needs 2 to {MAX_COMPARED} runs"
         raise UsageError(f"{runs} cannot be compared", rule=rule, fix="choose runs from the list")
 
 

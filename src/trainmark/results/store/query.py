@@ -313,7 +313,7 @@ def _make_condition(index: Index, word: str) -> tuple[str, str | float | bool]:
         names = [case.name for case in cases.load_all()[0]]
         # A path among the filters is often meant as the store.
         fix = f"set --store to a folder, or name a case: {suggest_nearest(word, names)}"
-        raise UsageError(f"not a filter: {word[:80]!r}", where="filter", rule=_RULE, fix=fix)
+        raise UsageError(f"{word[:80]!r} is not a filter", where="filter", rule=_RULE, fix=fix)
     key, sign, value = parts.groups()
     column = _find_key(key).expression
     kind = _KEY_TYPES.get(key) or _get_setting_type(key, value)
@@ -325,11 +325,11 @@ def _make_condition(index: Index, word: str) -> tuple[str, str | float | bool]:
         _refuse_impossible_text(index, word, key, sign, value)
         parameter = value
     elif kind is bool:
-        rule = "this key takes = or != with true or false"
+        rule = "the value of this key must be compared with true or false by = or !="
         if sign in ("=", "!="):
             parameter = {"true": True, "false": False}.get(value)
     else:
-        rule = "numbers take = != > >= < <=, in the unit of the record"
+        rule = "numbers must be compared by = != > >= < or <=, in the unit of the record"
         if _NUMBER.fullmatch(value) is None:
             what = f"{value!r} is not a number"
         elif sign != "~":

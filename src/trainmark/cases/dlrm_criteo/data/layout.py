@@ -128,8 +128,8 @@ class FeatureSpec:
             num_rows, extra_bytes = divmod(length, row_type.itemsize)
             if extra_bytes or num_rows != num_labels or num_labels == 0:
                 raise DataError(
-                    f"the file has {length} bytes, which is {num_rows} rows and {extra_bytes} "
-                    f"extra bytes, but {label_file} has {num_labels} rows",
+                    f"the file has {length} bytes ({num_rows} rows and {extra_bytes} extra bytes), "
+                    f"but {label_file} has {num_labels} rows",
                     where=str(file),
                     rule=(
                         "all files of a split must contain the same number of complete rows, and "

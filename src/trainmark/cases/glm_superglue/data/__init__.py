@@ -244,8 +244,8 @@ CHECKPOINT_FAULT = partial(
     DataError,
     rule=f"a checkpoint folder must contain {LATEST} and <iteration>/{WEIGHTS_FILE}",
     fix=(
-        "put the checkpoint of GLM-large there, or add init=random, which is labelled "
-        "performance-only"
+        "put the checkpoint of GLM-large into the folder, or add init=random; such a run is "
+        "labelled performance-only"
     ),
 )
 SIZES_FIX = (

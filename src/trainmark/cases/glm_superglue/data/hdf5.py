@@ -475,7 +475,7 @@ def _refuse_gaps_and_overlaps(bounds: Numbers, total: int, place: str) -> None:
         bounds: begin of each range, and the number after its end (ranges, 2).
         place: file and array, for the error.
     """
-    rule = f"the parts must cover each number from 0 to {total - 1} once, and no part may be empty"
+    rule = f"the ranges must cover each index from 0 to {total - 1} once, and must not be empty"
     if not len(bounds):
         raise _make_fault("the array is empty", where=place, rule=rule)
     ascending = bounds[np.argsort(bounds[:, 0], kind="stable")]
@@ -490,7 +490,7 @@ def _refuse_gaps_and_overlaps(bounds: Numbers, total: int, place: str) -> None:
     if is_wrong.any():
         first_wrong = int(is_wrong.argmax())
         raise _make_fault(
-            f"a part begins at {begins[first_wrong]} and ends before {ends[first_wrong]}",
+            f"a range begins at {begins[first_wrong]} and ends before {ends[first_wrong]}",
             where=place,
             rule=rule,
         )

@@ -37,7 +37,7 @@ translate_read_errors = partial(
     make_error=partial(
         DataError,
         rule="a split must be one readable .jsonl file",
-        fix="check the name and the permissions",
+        fix="check the name and the permissions of the file",
     ),
 )
 

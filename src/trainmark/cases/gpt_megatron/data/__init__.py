@@ -135,7 +135,7 @@ def split_documents(split: str, num_documents: int) -> dict[str, range]:
     total = sum(weights)
     if len(weights) < len(words) or len(words) > len(SPLITS) or total <= 0.0:
         raise UsageError(
-            f"not a valid split: {split!r}",
+            f"split={split!r} is not valid",
             where="recipe field split",
             rule=(
                 "split must list one to three non-negative weights (train, validation, test), at "

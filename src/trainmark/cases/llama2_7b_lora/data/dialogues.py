@@ -146,9 +146,7 @@ def _read_rows(file: Path) -> Iterator[Any]:
             return
     except (OSError, ValueError) as error:
         what = f"not readable as {file.suffix[1:]}: {error}"
-        raise _make_row_error(
-            what, where=str(file), fix="use a complete file, or repair it"
-        ) from None
+        raise _make_row_error(what, where=str(file), fix="replace or repair the file") from None
     for number, line in enumerate(split_lines(text), start=1):
         if line.strip():
             try:

@@ -168,7 +168,7 @@ def explain_unusable_torch() -> Refusal | None:
     """
     install_fix = (
         "install a torch built for CUDA: run `make clean`, then `make install "
-        "TORCH=system PYTHON=...` with the Python that has it"
+        "TORCH=system PYTHON=...`, where PYTHON is the Python with this torch"
     )
     build = read_torch_build()
     if build is None:
