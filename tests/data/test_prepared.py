@@ -256,7 +256,7 @@ def test_copied_file_counts_as_progress_even_if_already_copied(raw, tmp_path):
 
 @pytest.mark.parametrize(
     ("options", "expected_error"),
-    [({"tokenizer": "x"}, "with this tokenizer"), ({"case": "b"}, "with this case")],
+    [({"tokenizer": "x"}, "with the same tokenizer"), ({"case": "b"}, "with the same case")],
 )
 def test_finished_folder_of_another_case_or_tokenizer_is_refused(
     raw, tmp_path, options, expected_error
