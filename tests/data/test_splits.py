@@ -127,7 +127,9 @@ def test_extremes_do_not_depend_on_block_size(size):
 def test_a_file_is_scanned_again_only_when_it_changed(tmp_path):
     # ``VALUES``: an array of six numbers. ``EXPECTED_EXTREMES``: its digest, smallest and largest
     # number, which is what a scan of the file returns.
-    data, cache = tmp_path / "values.bin", tmp_path / "cache" / "content.json"
+    data = tmp_path / "values.bin"
+    # Neither folder exists: both are made for the cache.
+    cache = tmp_path / "indices" / "train" / "content.json"
     data.write_bytes(VALUES.tobytes())
     calls = []
 

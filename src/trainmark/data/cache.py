@@ -36,7 +36,7 @@ def replace_file(file: Path, write: Callable[[IO[bytes]], object]) -> bool:
     Ranks may do so at the same time: each writes a temporary file, and the last rename wins.
     """
     try:
-        file.parent.mkdir(exist_ok=True)
+        file.parent.mkdir(parents=True, exist_ok=True)
         with write_atomically(file) as stream:
             write(stream)
     except OSError:  # a read-only or full disk: a run does not need the cache
