@@ -113,6 +113,25 @@ def test_file_of_a_killed_call_is_not_part_of_the_data(raw, tmp_path):
     assert names == ["late.txt", "manifest.json", "sub"]
 
 
+def test_manifest_of_a_killed_call_is_not_listed_in_the_manifest(raw, tmp_path, monkeypatch):
+    remove_tree = prepared.shutil.rmtree
+
+    def stop_at_work_folder(folder, **options):
+        """Stop as Ctrl-C does when the intermediate files are removed, after the manifest."""
+        if folder.name == prepared.WORK_FOLDER:
+            raise KeyboardInterrupt
+        remove_tree(folder, **options)
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(prepared.shutil, "rmtree", stop_at_work_folder)
+        write_prepared(raw)
+    assert (tmp_path / ".data.partial" / "manifest.json").is_file()
+
+    assert write_prepared(raw) == []  # both files are kept
+    manifest = json.loads((tmp_path / "data" / "manifest.json").read_bytes())
+    assert manifest["files"] == {"sub/abc.txt": ABC, "late.txt": ABC}
+
+
 def change_source(raw):
     (raw / "a.txt").write_bytes(b"xyz")
     return {}

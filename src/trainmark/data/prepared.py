@@ -174,8 +174,8 @@ def write_data_folder(
     """Yield the partial folder to write into, or None if ``data`` is finished already.
 
     At the end of the block, the partial folder is renamed to ``data``. An interrupted call leaves
-    the partial folder, so that the next call resumes it. A call that raises ``DataError`` removes
-    it, because the sources must change.
+    the partial folder, so that the next call resumes it. If the block raises ``DataError``, the
+    partial folder is removed, because the sources must change.
 
     Args:
         data: the folder to write; it must be missing, empty, or made of the same sources.
@@ -187,7 +187,8 @@ def write_data_folder(
         options: everything else that ``data`` depends on; the manifest contains them.
 
     Raises:
-        DataError: ``data`` is not empty and was made of something else, or lies inside ``raw``.
+        DataError: ``data`` is not empty and was made of something else, or lies inside ``raw``. The
+            partial folder of an interrupted call is then kept.
         EnvironmentFault: a file cannot be read or written, or another prepare is running.
     """
     data = data.resolve()
@@ -420,11 +421,13 @@ def _finish(partial_folder: PartialFolder, data: Path) -> None:
     """
     folder = partial_folder.folder
     report = partial_folder.report
-    # The files of the finished folder by path, without the state and intermediate files.
+    # The files of the finished folder by path, without the state, intermediate files, and the
+    # manifest that an earlier call wrote before it was interrupted.
     files = {}
     for file in folder.rglob("*"):
         name = file.relative_to(folder).as_posix()
-        if file.is_file() and name != STATE_FILE and not name.startswith(f"{WORK_FOLDER}/"):
+        is_content = name not in (STATE_FILE, MANIFEST_FILE)
+        if is_content and file.is_file() and not name.startswith(f"{WORK_FOLDER}/"):
             files[name] = file
     fingerprints = partial_folder.state["files"]
     # Files that were not written with ``write_file`` have no fingerprint yet.
