@@ -114,6 +114,8 @@ def test_every_whole_number_type_is_read(tmp_path, code, name):
     ("ending", "damage", "expected_error"),
     [
         (".idx", lambda old: b"x" * len(old), "not an index"),
+        # The header has 34 bytes, of which the first 9 say that the file is an index.
+        (".idx", lambda old: old[:33], "has 33 bytes; an index must begin with a header of 34"),
         (".idx", lambda old: old[:-8], "must match its header"),
         # Byte 17 of the header is the element type; there is no type 7.
         (".idx", lambda old: old[:17] + b"\x07" + old[18:], "element type 7"),
@@ -167,6 +169,23 @@ def test_arrays_of_an_index_that_contradict_each_other_are_refused(tmp_path, arr
         IndexedReader.open(tmp_path / "x")
     assert caught.value.where == f"{idx}, {where}"
     assert caught.value.what.startswith(what)
+
+
+@pytest.mark.parametrize(
+    ("sequences", "bounds", "counts"),
+    [
+        (-1, [0], "-1 sequences and 1 document bounds"),
+        # Even an index without documents has one bound.
+        (0, [], "0 sequences and 0 document bounds"),
+    ],
+)
+def test_header_with_impossible_counts_is_refused(tmp_path, sequences, bounds, counts):
+    # The header counts ``sequences`` and the ``bounds`` of documents; there is no sequence.
+    index_file, tokens_file = list_paths(tmp_path / "x")
+    index_file.write_bytes(make_index_bytes([], [], bounds, sequences=sequences))
+    tokens_file.write_bytes(b"")
+    with pytest.raises(DataError, match=f"the header counts {counts}"):
+        IndexedReader.open(tmp_path / "x")
 
 
 def test_header_that_claims_more_than_an_index_can_hold_is_refused(tmp_path):

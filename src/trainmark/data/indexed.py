@@ -194,6 +194,8 @@ def _refuse_wrong_pointers(
 ) -> None:
     """Refuse negative sizes and pointers that contradict the sizes.
 
+    Both are memory-mapped and checked in blocks, to limit the memory.
+
     Args:
         index_file: the index of the pair, for errors.
         sizes: number of tokens of each sequence.
@@ -201,7 +203,8 @@ def _refuse_wrong_pointers(
         itemsize: bytes of a token.
 
     Raises:
-        DataError: the first such sequence, counted from 0.
+        DataError: names one such sequence, counted from 0: in the first block that has any, the
+            first one with a negative size, or else the first one with a wrong pointer.
     """
     num_earlier_tokens = 0  # in the blocks before the current one
     for first in range(0, len(sizes), BLOCK_SEQUENCES):
@@ -234,7 +237,7 @@ def _refuse_wrong_bounds(index_file: Path, bounds: NDArray[np.int64], num_sequen
     """Refuse document bounds that fall, or that do not go from 0 to the number of sequences.
 
     Bound ``i`` is the number of the first sequence of document ``i``. Equal bounds are valid: a
-    document may be empty.
+    document may be empty. They are memory-mapped and checked in blocks, to limit the memory.
 
     Args:
         index_file: the file with the bounds, for errors.
@@ -298,24 +301,30 @@ def _read_header(index_file: Path) -> _Header:
     """Read and check the header of an index.
 
     Raises:
-        DataError: the file cannot be read, or is not an index of the supported version.
+        DataError: the file cannot be read, is not an index, ends within the header, or has a
+            version, an element type or a count that is not valid.
     """
     with translate_read_errors(index_file), index_file.open("rb") as stream:
         start = stream.read(HEADER.size)
-    if not start.startswith(MAGIC) or len(start) < HEADER.size:
+    if not start.startswith(MAGIC):
         what = f"not an index: the file begins with {start[: len(MAGIC)].hex() or 'nothing'}"
         rule = f"a memory-mapped index must begin with {MAGIC.hex()}"
         raise _make_pair_error(what, where=str(index_file), rule=rule)
+    if len(start) < HEADER.size:
+        what = f"the file has {len(start)} bytes"
+        rule = f"an index must begin with a header of {HEADER.size} bytes"
+        raise _make_pair_error(what, where=str(index_file), rule=rule)
     _magic, version, code, num_sequences, num_bounds = HEADER.unpack(start)
     names = {number: name for name, number in INTEGER_CODES.items()}  # of the element types
-    # A document lies between two bounds, so that an index without documents has one.
-    if version != VERSION or code not in names or num_sequences < 0 or num_bounds < 1:
+    if version != VERSION or code not in names:
         supported = ", ".join(f"{number} {name}" for number, name in sorted(names.items()))
-        what = (
-            f"the header has version {version}, element type {code}, {num_sequences} sequences and "
-            f"{num_bounds} bounds"
-        )
-        rule = f"only version 1 with integer types is supported: {supported}"
+        what = f"the header has version {version} and element type {code}"
+        rule = f"only version {VERSION} with integer types is supported: {supported}"
+        raise _make_pair_error(what, where=str(index_file), rule=rule)
+    # A document lies between two bounds, so that an index without documents has one bound.
+    if num_sequences < 0 or num_bounds < 1:
+        what = f"the header counts {num_sequences} sequences and {num_bounds} document bounds"
+        rule = "an index must have 0 or more sequences and at least one document bound"
         raise _make_pair_error(what, where=str(index_file), rule=rule)
     return _Header(np.dtype(names[code]).newbyteorder("<"), num_sequences, num_bounds)
 
