@@ -469,7 +469,8 @@ def find_source_files(raw: Path) -> dict[str, Path]:
 
     Args:
         raw: one file of any name, or a folder: the files in it and its subfolders that end in one
-            of ``ENDINGS`` are taken, but for hidden ones.
+            of ``ENDINGS`` are taken. Hidden files and those in hidden subfolders are left out:
+            their names begin with a dot.
 
     Raises:
         DataError: ``raw`` does not exist, or the folder has no such file.
@@ -478,11 +479,12 @@ def find_source_files(raw: Path) -> dict[str, Path]:
         return {raw.name: raw}
     if not raw.is_dir():
         raise DataError("no such file or folder", where=str(raw), fix=FIX)
-    candidates = {
-        file.relative_to(raw).as_posix(): file
-        for file in raw.rglob("*")
-        if file.is_file() and file.name.lower().endswith(ENDINGS) and file.name[0] != "."
-    }
+    candidates = {}
+    for file in raw.rglob("*"):
+        path = file.relative_to(raw)
+        is_hidden = any(part.startswith(".") for part in path.parts)
+        if file.is_file() and file.name.lower().endswith(ENDINGS) and not is_hidden:
+            candidates[path.as_posix()] = file
     if not candidates:
         rule = f"files must end in {', '.join(ENDINGS)}"
         raise DataError("no JSON Lines file found", where=str(raw), rule=rule, fix=FIX)

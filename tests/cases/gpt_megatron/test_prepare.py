@@ -138,7 +138,8 @@ def test_folder_of_plain_and_gzip_files_is_read_in_order(tokenizer, tmp_path, sm
         gzip.compress(format_lines(TEXTS[40:50]).encode())
         + gzip.compress(format_lines(TEXTS[50:]).encode())
     )
-    for name in ("notes.txt", ".hidden.jsonl"):
+    (raw / ".hidden").mkdir()
+    for name in ("notes.txt", ".hidden.jsonl", ".hidden/copy.jsonl"):
         (raw / name).write_text("not part of it")
     assert list(find_source_files(raw)) == ["a.jsonl", "b/c.jsonl.gz", "b/d.JSON"]
     # In the order of their paths.
