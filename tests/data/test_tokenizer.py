@@ -95,6 +95,13 @@ def read_fault(folder):
     return str(caught.value)
 
 
+@pytest.mark.parametrize("file", ["tokenizer_config.json", "special_tokens_map.json"])
+def test_settings_that_are_no_object_are_refused(tmp_path, file):
+    write_two_files(tmp_path)
+    (tmp_path / file).write_text("[1]")
+    assert f"{tmp_path / file}: it must be a table of keys and values" in read_fault(tmp_path)
+
+
 @pytest.mark.parametrize("write_tokenizer", WRITERS)
 def test_tokenizer_that_adds_a_prefix_space_is_refused(tmp_path, write_tokenizer):
     # Our encoding never adds a space before the first word.

@@ -84,11 +84,11 @@ def read_config(folder: Path, keys: type[Keys], make_error: Fault) -> Keys:
         make_error: makes a ``DataError`` with the rule and the fix of the case.
 
     Raises:
-        DataError: the file is missing or not JSON, or a key is missing, unknown or invalid; the
-            error names the first one.
+        DataError: the file is missing or not a JSON object, or a key is missing, unknown or
+            invalid; the error names the first one.
     """
     file = folder / CONFIG_FILE
-    raw = read_json(file, make_error)
+    raw = read_json_object(file, make_error)
     try:
         config = keys.model_validate(raw)
     except ValidationError as error:
@@ -98,7 +98,11 @@ def read_config(folder: Path, keys: type[Keys], make_error: Fault) -> Keys:
 
 
 def _make_config_error(
-    error: ValidationError, raw: Any, keys: type[ConfigKeys], file: Path, make_error: Fault
+    error: ValidationError,
+    raw: dict[str, Any],
+    keys: type[ConfigKeys],
+    file: Path,
+    make_error: Fault,
 ) -> DataError:
     """Return the error about the first invalid key of a ``config.json``.
 
@@ -165,20 +169,23 @@ def _refuse_unknown_keys(
         )
 
 
-def read_json(file: Path, make_error: Fault) -> Any:
-    """Return the content of a JSON file of a model folder.
+def read_json_object(file: Path, make_error: Fault) -> dict[str, Any]:
+    """Return the content of a JSON file of a model folder, values by key.
 
     Args:
         make_error: makes a ``DataError`` with the rule and the fix of the case.
 
     Raises:
-        DataError: the file cannot be read, or is not JSON.
+        DataError: the file cannot be read, is not JSON, or has something else than an object.
     """
     try:
         with translate_read_errors(file, make_error):
-            return json.loads(read_bytes(file))
+            content = json.loads(read_bytes(file))
     except (ValueError, RecursionError) as error:
         raise make_error(f"not readable as JSON: {error}", where=str(file)) from None
+    if not isinstance(content, dict):
+        raise make_error("it must be a table of keys and values", where=str(file))
+    return content
 
 
 def refuse_long_sequences(folder: Path, *, positions: int, seq_length: int) -> None:
@@ -335,8 +342,7 @@ def _read_weight_map(index: Path, make_error: Fault) -> dict[str, str]:
     Raises:
         DataError: the file cannot be read, or has no such list.
     """
-    document = read_json(index, make_error)
-    weight_map = document.get("weight_map") if isinstance(document, dict) else None
+    weight_map = read_json_object(index, make_error).get("weight_map")
     if not isinstance(weight_map, dict) or not weight_map:
         raise make_error("weight_map is missing", where=str(index))
     return {str(name): str(file) for name, file in weight_map.items()}
@@ -345,7 +351,8 @@ def _read_weight_map(index: Path, make_error: Fault) -> dict[str, str]:
 def list_folder_tensors(folder: Path, make_error: Fault) -> list[StoredTensor]:
     """Return the tensors of a folder's safetensors file, or of those that its index lists.
 
-    An index (``INDEX_FILE``) names the file of each weight.
+    An index (``INDEX_FILE``) names the file of each weight. It is ignored if the folder also has
+    all weights in one file (``SINGLE_FILE``).
 
     Args:
         make_error: makes a ``DataError`` with the rule and the fix of the case.
@@ -356,7 +363,7 @@ def list_folder_tensors(folder: Path, make_error: Fault) -> list[StoredTensor]:
     files = find_weight_files(folder, (SINGLE_FILE, INDEX_FILE), make_error)
     tensors = [tensor for file in files for tensor in list_stored_tensors(file, make_error)]
     if files == [folder / SINGLE_FILE]:
-        return tensors  # there is no index
+        return tensors  # the single file, which needs no index
     listed = set(_read_weight_map(folder / INDEX_FILE, make_error).items())
     stored = {(tensor.key, tensor.file.name) for tensor in tensors}
     for name, file in sorted(listed ^ stored):  # in one of them only; the first is reported

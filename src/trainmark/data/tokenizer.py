@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from trainmark.data.model_folder import read_json
+from trainmark.data.model_folder import read_json_object
 from trainmark.data.splits import refuse_unreadable
 from trainmark.data.text import read_text, split_lines
 from trainmark.errors import DataError
@@ -180,7 +180,7 @@ def refuse_conflicting_settings(file: Path, library: Tokenizer, make_error: Faul
     splitter = document["pre_tokenizer"] or {}
     if splitter.get("type") == "ByteLevel":
         applied["add_prefix_space"] = splitter["add_prefix_space"]
-    requested = read_json(settings, make_error)
+    requested = read_json_object(settings, make_error)
     for key, value in applied.items():
         if requested.get(key) not in (value, None):  # None: the settings leave it open
             raise make_error(
@@ -202,7 +202,7 @@ def read_special_token(folder: Path, key: str, make_error: Fault) -> str | None:
     for name in SETTINGS_FILES:
         file = folder / name
         if file.is_file():
-            token = read_json(file, make_error).get(key)
+            token = read_json_object(file, make_error).get(key)
             # A setting is the token's text, or an object with the text as ``content``.
             if isinstance(token, dict):
                 token = token.get("content")

@@ -20,7 +20,7 @@ from trainmark.data.model_folder import (
     Size,
     StoredTensor,
     list_folder_tensors,
-    read_json,
+    read_json_object,
 )
 from trainmark.data.tokenizer import (
     FAST_FILE,
@@ -393,7 +393,7 @@ def _find_begin_ids(folder: Path, library: Any) -> tuple[int, ...]:
     adds_begin = None
     settings = folder / SETTINGS_FILES[0]  # ``tokenizer_config.json``
     if settings.is_file():
-        adds_begin = read_json(settings, make_model_error).get("add_bos_token")
+        adds_begin = read_json_object(settings, make_model_error).get("add_bos_token")
     # If the settings do not say it, the template in tokenizer.json decides: does it put the token
     # before an empty text?
     if adds_begin is None:
