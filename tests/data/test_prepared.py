@@ -122,9 +122,10 @@ def test_manifest_of_a_killed_call_is_not_listed_in_the_manifest(raw, tmp_path, 
             raise KeyboardInterrupt
         remove_tree(folder, **options)
 
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+    with monkeypatch.context() as patch:
         patch.setattr(prepared.shutil, "rmtree", stop_at_work_folder)
-        write_prepared(raw)
+        with pytest.raises(KeyboardInterrupt):
+            write_prepared(raw)
     assert (tmp_path / ".data.partial" / "manifest.json").is_file()
 
     assert write_prepared(raw) == []  # both files are kept

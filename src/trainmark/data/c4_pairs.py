@@ -213,7 +213,8 @@ def prepare(raw: Path, data: Path, say: Say, *, case: str, **options: Any) -> No
 
     A pair is a ``.bin`` with tokens and a ``.idx``, its index. No token ends a document: NeMo's
     script appends one only on request, and MLPerf's reference implementation does not request it
-    (section 3 of its README.md).
+    (section 3 of its README.md). All documents of the training shards are written, but only the
+    first ``VALIDATION_DOCUMENTS`` for validation, as in the published pair.
 
     Args:
         raw: the folder with the source files, called shards.

@@ -375,8 +375,9 @@ class _PairWriter:
             self.position = CorpusPosition(*saved["place"])
             self.counts = saved["counts"]
         else:
-            # The tokens are written anew. Forget the fingerprint of an earlier file of this name,
-            # which would otherwise be taken for that of the new one.
+            # The tokens are written anew. ``state["files"]`` has the size and sha256 of finished
+            # files by name. Drop those of an earlier ``.bin``: when the folder is finished, only
+            # files without a sha256 are hashed, so the manifest would have the earlier sha256.
             partial_folder.state["files"].pop(f"{name}.bin", None)
 
     def _has_saved_bytes(self, counts: dict[str, int]) -> bool:

@@ -409,6 +409,8 @@ def check_tokens(reader: IndexedReader, cache_folder: Path, *, vocab_size: int) 
                 f"the data{known_size}, or prepare the data again"
             ),
         )
+    # Even if all ids are valid: a tokenizer with fewer tokens was cut, or belongs to another model.
+    # Training would not notice it.
     if tokenizer_size is not None:
         refuse_short_vocabulary(
             folder / MANIFEST_FILE,
