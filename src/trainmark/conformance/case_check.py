@@ -121,7 +121,7 @@ def check_case(
             if stop.signal_name is not None:
                 return CaseReport([], case_messages)
         say(f"{case_name}: batches, FLOPs of a step")
-        probe = _run_probe(single_rank, Path(folder))
+        probe = _run_probe(Path(single_rank.run_dir))
         definition_faults = find_definition_faults(case_name)
         evidence = CaseEvidence(runs, probe, why_no_second_rank, definition_faults)
         return CaseReport(apply_rules(evidence), case_messages)
@@ -182,13 +182,14 @@ class _CheckPlanner:
         return self.plan(2, micro_batch_size=str(single_rank_batch // 2))
 
 
-def _run_probe(plan: Plan, folder: Path) -> dict[str, Any] | Message:
-    """Return the report of a separate process about the job, or the last line of its errors."""
-    # ``folder`` is that of the run of ``plan``, which has ended and left a redacted plan, without
-    # the real folder of the data: write the plan anew.
-    plan.save(folder)
+def _run_probe(run_dir: Path) -> dict[str, Any] | Message:
+    """Return the report of a separate process about the job, or the last line of its errors.
+
+    Args:
+        run_dir: folder of a run on one rank that has ended; the process builds the job of its plan.
+    """
     ended = subprocess.run(
-        build_module_command("trainmark.conformance.probe", str(folder)),
+        build_module_command("trainmark.conformance.probe", str(run_dir)),
         # With these variables, Python imports nothing from the current folder.
         env=os.environ | SAFE_PATH_VARIABLES,
         capture_output=True,

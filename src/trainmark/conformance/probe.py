@@ -42,15 +42,13 @@ _TORCH_FILES = re.compile(r"[/\\]torch[/\\]|contextlib\.py$")
 def probe_job(plan_dir: Path) -> dict[str, Any]:
     """Return a report about the batches and a step of the job of the plan in ``plan_dir``.
 
-    The job uses the libraries' kernels, as on an accelerator: torch can count only their matmuls.
-
     Returns:
         What reading batches changes: the random state that it ``draws`` from, and whether a batch
         is ``overwritten`` (``_probe_batches``); the job's ``model_flops`` and those that torch
         ``counted`` (``_count_flops``); and where the step ``waits`` (``_find_wait``).
     """
     plan = Plan.read(plan_dir)
-    recipe = replace(plan.load_recipe(), kernels="library")
+    recipe = plan.load_recipe()
     device = devices.choose_vendor(plan.device.vendor).open(0, 1)  # local rank 0 of one rank
     device.set_precision(recipe.precision)
     torch.manual_seed(recipe.seed)
@@ -137,8 +135,8 @@ def _find_wait(job: Job, device: Device, batches: list[Batch]) -> dict[str, str]
     try:
         with device.forbid_synchronization():
             job.step(iter(batches))
-    # Devices raise errors of different kinds. A wait caused this one: the same step worked before,
-    # when waits were allowed.
+    # ``probe_job`` has taken a step of this job before, in which waits were allowed. So a wait
+    # caused this error, not a fault of the job.
     except RuntimeError as error:
         # The frames of the job's own code; the last one is where it called torch.
         frames = [

@@ -54,9 +54,9 @@ class Device(Protocol):
     """One accelerator as a rank uses it. Torch is imported inside the methods only.
 
     A device that can tell where the host waits for it also has ``forbid_synchronization()``: a
-    context in which every such wait raises an error, for ``conformance.probe``. One whose libraries
-    have several kernels of attention may have ``fit_attention(dropout=, shapes_vary=)``, as
-    ``train.attention`` calls it, and ``attention_flags()``: which of them may run, by name.
+    context in which every such wait raises a ``RuntimeError``, for ``conformance.probe``. One whose
+    libraries have several kernels of attention may have ``fit_attention(dropout=, shapes_vary=)``,
+    as ``train.attention`` calls it, and ``attention_flags()``: which of them may run, by name.
     """
 
     name: str  # of its vendor, as ``Vendor.name``
