@@ -138,8 +138,30 @@ def test_check_that_could_not_run_does_not_pass() -> None:
         for result in apply_rules(CaseEvidence({1: make_record()}, no_formula, no_second_rank))
     }
     assert checks_by_name["equal_losses"].skipped == no_second_rank
+    assert checks_by_name["evaluation"].skipped == no_second_rank  # no qualities to compare
     assert checks_by_name["flops"].skipped == message("no_flop_formula")
     assert checks_by_name["no_waits"].skipped == message("check_waits_unknown")
+
+
+FAILED = {"status": "failed", "cause": Cause(kind="error", message=message("exception", text=""))}
+NO_QUALITY = {"quality": make_record().quality.model_copy(update={"value": None, "history": []})}
+
+
+@pytest.mark.parametrize(
+    "records",
+    [
+        {1: make_record(**FAILED), 2: make_record(**FAILED)},
+        make_runs(**FAILED),
+        {1: make_record(**NO_QUALITY), 2: make_record(**NO_QUALITY)},
+        make_runs(**NO_QUALITY),
+    ],
+    ids=["both failed", "two ranks failed", "no qualities", "no quality with two ranks"],
+)
+def test_evaluations_that_cannot_be_compared_do_not_pass(records: dict[int, Record]) -> None:
+    # ``records``: the runs by number of ranks, of which one or both failed or have no quality.
+    checks = apply_rules(CaseEvidence(records, PROBED))
+    skipped = {check.check: check.skipped.code for check in checks if check.skipped}
+    assert skipped == {"evaluation": "check_without_qualities"}
 
 
 def test_too_few_losses_to_tell_whether_they_fall_do_not_pass() -> None:

@@ -321,31 +321,37 @@ def _check_equal_losses(evidence: CaseEvidence) -> Iterator[Message]:
         )
 
 
-def _check_evaluation(evidence: CaseEvidence) -> Iterator[Message]:
-    """Yield faults of each run's evaluation; compare rows and qualities of the two runs.
+def _check_evaluation(evidence: CaseEvidence) -> list[Message]:
+    """Return faults of each run's evaluation; compare rows and qualities of the two runs.
 
-    The findings of a run's record tell whether its evaluations scored each row of the data once.
+    The findings of a run's record tell whether its evaluations scored each row of the data once. If
+    there is no fault, and there are no two qualities to compare, the rule is skipped.
     """
+    if not all(record.plan.evaluates for record in evidence.runs.values()):
+        raise _SkippedError(message("never_evaluates"))
     # ``cause`` is why a run failed; ``_check_runs`` reports failed runs.
     passed_runs = [record for record in evidence.runs.values() if record.cause is None]
+    faults: list[Message] = []
     for record in passed_runs:
-        if not record.plan.evaluates:
-            raise _SkippedError(message("never_evaluates"))
-        for finding in record.findings:
-            if finding.code in _EVALUATION_FINDINGS:
-                yield finding
+        faults += [finding for finding in record.findings if finding.code in _EVALUATION_FINDINGS]
     # The last evaluation of each run.
     evaluations = [x.quality.history[-1] for x in passed_runs if x.quality.history]
     # The same rows have the same digest, on however many ranks they were scored.
     digests = {x.scored["digest"] for x in evaluations if x.scored is not None}
     if len(digests) > 1:
-        yield message("check_evaluated_rows_differ")
+        faults.append(message("check_evaluated_rows_differ"))
     qualities = [x.quality.value for x in passed_runs if x.quality.value is not None]
     if len(qualities) == 2:
         with_one_rank, with_two_ranks = qualities  # ``evidence.runs`` is in this order
         max_difference = _QUALITY_TOLERANCE * max(abs(with_one_rank), abs(with_two_ranks))
         if abs(with_one_rank - with_two_ranks) > max_difference:
-            yield message("check_qualities_differ", one=with_one_rank, two=with_two_ranks)
+            faults.append(message("check_qualities_differ", one=with_one_rank, two=with_two_ranks))
+    elif not faults:
+        # Without a fault, the check would count as passed, although nothing was compared.
+        if evidence.why_no_second_rank is not None:
+            raise _SkippedError(evidence.why_no_second_rank)
+        raise _SkippedError(message("check_without_qualities"))
+    return faults
 
 
 def _check_flops(evidence: CaseEvidence) -> Iterator[Message]:
