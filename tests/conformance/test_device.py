@@ -87,10 +87,18 @@ class Reading:
         self.closed = True
 
 
+GOOD_SAMPLE = DeviceSample(index=0)
+WRONG_SAMPLE = DeviceSample(index=0, temperature_c=float("nan"))
+
 # Members that replace those of a good vendor, and the beginning of the fault that is found.
 FAULTY_VENDORS = [
     ({"count": lambda _: 3}, "count() is 3, but product_names() has 2"),
     ({"count": raise_no_tool}, "count() raised OSError: no tool"),
+    ({"count": lambda _: -1}, "count() is -1, not a valid int: it must be at least 0"),
+    (
+        {"product_names": lambda _: ["Good 1", ""]},
+        "product_names() is ['Good 1', ''], not a valid list: 1: it must be at least 1 characters",
+    ),
     ({"rank_memory": lambda *_: 5}, "rank_memory(1) is 5"),
     (
         {"visible_devices": "GOOD_DEVICES"},
@@ -98,9 +106,22 @@ FAULTY_VENDORS = [
     ),
     ({"monitored": lambda *_: [0]}, "monitored(2) is [0]: neither empty nor one index per device"),
     ({"monitor": raise_no_tool}, "monitor() raised OSError: no tool"),
+    ({"monitor": lambda _: 5}, "monitor().read is missing"),
     (
-        {"monitor": lambda _: Reading(DeviceSample(index=0, temperature_c=float("nan")))},
-        "DeviceSample(index=0, ",
+        {"monitor": lambda _: make_changed_class(Reading, close=raise_no_tool)(GOOD_SAMPLE)},
+        "monitor().close() raised OSError: no tool",
+    ),
+    (
+        {"monitor": lambda _: make_changed_class(Reading, read=lambda _: 5)(GOOD_SAMPLE)},
+        "monitor().read() is 5, not a valid Sequence: it must be of the type Sequence",
+    ),
+    (
+        {"monitor": lambda _: Reading({"index": 0})},
+        "{'index': 0} is not a valid DeviceSample: it must be of the type DeviceSample",
+    ),
+    (
+        {"monitor": lambda _: Reading(WRONG_SAMPLE)},
+        f"{WRONG_SAMPLE!r} is not a valid DeviceSample: temperature_c: it must be a finite number",
     ),
     (
         {"monitor": lambda _: Reading(DeviceSample(index=0)), "monitored": lambda *_: [0, 1]},
@@ -129,6 +150,12 @@ def test_each_fault_of_a_vendor_is_named(members, fault):
     assert vendor_faults(GoodVendor()) == []
     faults = vendor_faults(make_changed_class(GoodVendor, **members)())
     assert any(sentence.startswith(fault) for sentence in faults), faults
+
+
+def test_failed_count_is_the_only_fault():
+    # Nothing is compared with a number of devices that is not known.
+    vendor = make_changed_class(GoodVendor, count=raise_no_tool)()
+    assert vendor_faults(vendor) == ["count() raised OSError: no tool"]
 
 
 def test_monitor_whose_reading_fails_is_closed():

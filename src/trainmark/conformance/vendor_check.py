@@ -10,8 +10,9 @@ vendor calls these checks from its own tests::
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, get_args
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, get_args, get_origin
 
 from annotated_types import Ge, Len
 from pydantic import ConfigDict, JsonValue, TypeAdapter, ValidationError
@@ -32,7 +33,7 @@ from trainmark.protocols import (
 )
 from trainmark.recipe import Precision, Recipe
 from trainmark.spec import RankMemory
-from trainmark.validation import find_first_misfit
+from trainmark.validation import describe_misfit
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -61,7 +62,10 @@ _REQUIRED_KEYS = {"set_precision": PRECISION_KEYS, "describe": DESCRIBE_KEYS}
 
 
 def _explain_misfit(value: Any, expected_type: Any) -> str:
-    """Return why ``value`` is not a value of a type; empty: it is one."""
+    """Return why ``value`` is not a valid value of a type; empty: it is one.
+
+    If a part of ``value`` is wrong, the text begins with its field, key or position.
+    """
     # Strict: values are not converted. By default pydantic does not check the fields of an object
     # that is an instance of the type already, such as a reading; ``always`` makes it do so.
     config = ConfigDict(strict=True, allow_inf_nan=False, revalidate_instances="always")
@@ -71,8 +75,22 @@ def _explain_misfit(value: Any, expected_type: Any) -> str:
     try:
         adapter.validate_python((value,))
     except ValidationError as error:
-        return find_first_misfit(error).rule
+        details = error.errors(include_url=False)[0]
+        misfit = describe_misfit(details)
+        rule = misfit.rule
+        # ``validation`` describes documents, in which an object of a dataclass is a table of keys.
+        if misfit.kind in ("dataclass_type", "dataclass_exact_type"):
+            rule = f"it must be of the type {details['ctx']['class_name']}"
+        part = misfit.key.removeprefix("0").removeprefix(".")  # 0: the position in the tuple
+        return f"{part}: {rule}" if part else rule
     return ""
+
+
+def _name_type(annotation: Any) -> str:
+    """Return a type as a fault shows it: without limits, which the broken rule states."""
+    if get_origin(annotation) is Annotated:
+        return _name_type(annotation.__origin__)
+    return str(getattr(annotation, "__name__", annotation))
 
 
 class _Faults(list[str]):
@@ -102,9 +120,11 @@ class _Faults(list[str]):
         except Exception as error:  # noqa: BLE001 - a foreign vendor may raise anything
             self.append(f"{name} raised {type(error).__name__}: {error}")
             return None
-        if _explain_misfit(value, expected_type):
-            type_name = getattr(expected_type, "__name__", expected_type)
-            self.append(f"{name} is {value!r}, not {type_name}")
+        broken_rule = _explain_misfit(value, expected_type)
+        if broken_rule:
+            self.append(
+                f"{name} is {value!r}, not a valid {_name_type(expected_type)}: {broken_rule}"
+            )
             return None
         return value
 
@@ -142,7 +162,9 @@ def vendor_faults(vendor: Vendor) -> list[str]:
     for precision in get_args(Precision):
         refuse = partial(vendor.refuse, Recipe(precision=precision), 1)  # on one rank
         faults.call(f"refuse({precision})", refuse, Refusal | None)
-    num_devices = answers["count"] or 0  # None: the call failed, which is a fault already
+    num_devices = answers["count"]
+    if num_devices is None:  # the call failed; all that follows compares with the number
+        return faults
     names = answers["product_names"]
     # If ``count`` counts cores, the processor's name is given once.
     if names is not None and not vendor.counts_cores:
@@ -168,13 +190,20 @@ def _check_monitor(vendor: Vendor, num_devices: int, faults: _Faults) -> None:
     monitor: Monitor | None = faults.call("monitor()", vendor.monitor)
     if monitor is None:  # the vendor has none, its tool is missing here, or a fault was added
         return
+    missing_members = list_missing_members(monitor, Monitor)
+    if missing_members:
+        faults += [f"monitor().{name} is missing" for name in missing_members]
+        return
     try:
-        samples = faults.call("monitor().read()", monitor.read)
+        samples = faults.call("monitor().read()", monitor.read, Sequence[Any])
     finally:
-        monitor.close()
+        faults.call("monitor().close()", monitor.close)
     if samples is None:  # the tool does not answer now, or a fault was added
         return
-    faults += [fault for sample in samples for fault in sample_faults(sample)]
+    wrong_samples = [fault for sample in samples for fault in sample_faults(sample)]
+    if wrong_samples:
+        faults += wrong_samples
+        return
     read_indices = [sample.index for sample in samples]
     fault = f"{call} is {indices}, but read() reports the devices {read_indices}"
     faults.add_unless(set(indices) <= set(read_indices), fault)
