@@ -141,7 +141,7 @@ def test_notes_are_in_the_language_of_the_page() -> None:
     assert [translate(x.text, "zh") for x in build_ceilings(ceilings)[2:]] == [
         "rank 0：矩阵乘 bf16 已跳过：8x8x8（需要 3 s，但只剩 1 s）",
         "rank 0：矩阵乘 fp8：该设备不支持 fp8 精度的计算",
-        "rank 0：主机到设备：该设备直接使用主机内存，没有主机与设备之间的传输可供测量",
+        "rank 0：主机到设备：设备直接使用主机内存，主机与设备之间没有可测量的拷贝",
     ]
     assert list_lines(ceilings)[1] == "rank 0: matmul bf16 skipped: 8x8x8 (3 s needed, 1 s left)"
     (table,) = list_tables(ceilings)

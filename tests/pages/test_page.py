@@ -680,7 +680,7 @@ def test_earlier_evaluations_link_to_the_full_record():
     # A page of several runs has no record beside it.
     assert "<a href=" not in render_html([record, other_record])
     site = build_run_page(record, [record.run_id], Links("runs/x.html", "zh"))
-    assert f'href="../../runs/{make_safe_file_name(record.run_id)}.json">另有 2 次' in site
+    assert f'href="../../runs/{make_safe_file_name(record.run_id)}.json">更早的 2 次' in site
     # Control characters are escaped before the name of the file is made.
     # ``ESCAPED`` is the same control character as it is printed.
     hostile = record.model_copy(update={"run_id": "a\x1b"})
