@@ -88,8 +88,8 @@ class Recipe:
     )
     eval_every_samples: PositiveInt | None = recipe_field(
         None,
-        "number of samples between evaluations within an epoch, summed over all ranks; none "
-        "disables them",
+        "number of samples between evaluations within an epoch, summed over all ranks; none: no "
+        "evaluation within an epoch",
         rule="scope",
     )
     eval_from_sample: PositiveInt | None = recipe_field(
@@ -103,7 +103,7 @@ class Recipe:
     )
     target_required: bool = recipe_field(
         True,
-        "true: a run that misses its target fails; false: it passes with a remark",
+        "true: a run that misses its target fails; false: such a run passes with a remark",
         rule="scope",
     )
     warmup_steps: PositiveInt = recipe_field(

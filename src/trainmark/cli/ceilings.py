@@ -12,8 +12,8 @@ from trainmark.errors import EXIT_FAILED
 from trainmark.plan.request import RunRequest
 
 EXAMPLES = """\
-  trainmark ceilings                          measure the first device, in about half a minute
-  trainmark ceilings --nproc 8 --budget-s 15   measure eight devices with larger sizes, in minutes
+  trainmark ceilings                          measure the first device; takes about half a minute
+  trainmark ceilings --nproc 8 --budget-s 15   use eight devices and larger sizes; takes minutes
   trainmark ceilings --json > ceilings.json   write every size, rank and repetition
 """
 

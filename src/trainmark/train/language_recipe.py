@@ -27,7 +27,7 @@ class LanguageRecipe(Recipe):
     """Sizes of the model, AdamW with a cosine, and how replicas are sharded and recomputed."""
 
     num_layers: Annotated[int, Gt(0), Le(10_000)] = recipe_field(
-        32, "number of transformer blocks; changing it makes it a different model", rule="scope"
+        32, "number of transformer blocks; another number makes a different model", rule="scope"
     )
     hidden_size: PositiveInt = recipe_field(4096, "width of the residual stream")
     num_heads: PositiveInt = recipe_field(32, "attention heads")

@@ -180,15 +180,15 @@ CASE = Case(
         PrepareOption(
             "frequency_threshold",
             int,
-            "minimum number of occurrences of a category with its own id; rarer ones share id "
-            "0; default: 15",
+            "number of times that a category must occur to get an id of its own; rarer categories "
+            "share id 0; default: 15",
             range(1, 1 << 32),
         ),
         PrepareOption(
             "log_offset",
             int,
-            "offset in log(x + offset), applied to the numbers; with 1, a negative x counts "
-            "as 0; default: 3",
+            "offset in log(x + offset), which is applied to the numbers; with offset 1, negative "
+            "numbers are replaced by 0; default: 3",
             (3, 1),
         ),
         PrepareOption("seed", int, "seed of the shuffle; default: 0", range(1 << 32)),

@@ -114,7 +114,8 @@ class GlmRecipe(Recipe):
     )
     loss_scale_hysteresis: PositiveInt = recipe_field(
         2,
-        "fp16: number of overflows it takes to halve the loss scale; 1: every overflow halves it",
+        "fp16: number of overflows after which the loss scale is halved; 1: halve the loss scale "
+        "at every overflow",
         rule="free",
     )
     checkpoint_activations: bool = recipe_field(

@@ -41,7 +41,7 @@ class GptOssRecipe(LanguageRecipe):
     """
 
     num_layers: PositiveInt = recipe_field(  # yaml:20
-        24, "number of transformer blocks; changing it makes it a different model", rule="scope"
+        24, "number of transformer blocks; another number makes a different model", rule="scope"
     )
     hidden_size: PositiveInt = recipe_field(2880, "width of the residual stream")  # yaml:21
     num_heads: PositiveInt = recipe_field(64, "attention heads")  # yaml:23
