@@ -16,6 +16,7 @@ import trainmark
 from support.fakes import GOLDEN
 from trainmark import api
 from trainmark.acceptance import cluster as acceptance_cluster
+from trainmark.api import accepting, running
 from trainmark.errors import EnvironmentFault, RecordError, UsageError
 from trainmark.export.tables import render_csv
 from trainmark.launch import local
@@ -140,7 +141,7 @@ def test_plan_file_runs_each_launch_and_refuses_options_of_a_single_run(
         started.append(plan.run_dir)
         return TOY.model_copy(update={"plan": plan, "run_id": plan.run_id})
 
-    monkeypatch.setattr(api, "launch_once", launch_once)
+    monkeypatch.setattr(running, "launch_once", launch_once)
     monkeypatch.setenv("TRAINMARK_CACHE", str(tmp_path / "cache"))
     file = tmp_path / "two.yaml"
     file.write_text(
@@ -202,7 +203,7 @@ def test_limited_address_space_skips_the_page_and_keeps_the_run(
     plan = TOY.plan.model_copy(update={"run_dir": str(tmp_path)})
     messages: list[object] = []
     # ``Cluster()``: no options of a cluster; ``show_remark`` gets what the user is told.
-    record = api.launch_once(
+    record = running.launch_once(
         plan, Cluster(), "toy", StopRequest(), quiet=True, show_remark=messages.append
     )
     assert record == TOY
@@ -218,10 +219,12 @@ def test_failed_write_of_the_page_names_the_folder(
         raise OSError(errno.ENOSPC, "No space left on device")  # as a write does, without a file
 
     monkeypatch.setattr(local, "launch", lambda *_: TOY)  # a launch that has this record
-    monkeypatch.setattr(api, "write_pages", raise_disk_full)
+    monkeypatch.setattr(running, "write_pages", raise_disk_full)
     plan = TOY.plan.model_copy(update={"run_dir": str(tmp_path)})
     remarks: list[object] = []
-    api.launch_once(plan, Cluster(), "toy", StopRequest(), quiet=True, show_remark=remarks.append)
+    running.launch_once(
+        plan, Cluster(), "toy", StopRequest(), quiet=True, show_remark=remarks.append
+    )
     (remark,) = map(str, remarks)
     assert remark.startswith(f"{tmp_path}: ")
     assert "No space left on device" in remark
@@ -236,10 +239,10 @@ def test_acceptance_whose_page_cannot_be_written_keeps_its_result(
 
     result = object()  # stands for the verdicts, which only the pages would read
     monkeypatch.setattr(acceptance_cluster, "measure_nodes", lambda *_, **__: result)
-    monkeypatch.setattr(api, "build_acceptance_document", raise_disk_full)
+    monkeypatch.setattr(accepting, "build_acceptance_document", raise_disk_full)
     lines: list[str] = []
     prepared: Any = SimpleNamespace(folder=tmp_path)
-    assert api.measure_acceptance(prepared, StopRequest(), show=lines.append) is result
+    assert accepting.measure_acceptance(prepared, StopRequest(), show=lines.append) is result
     (line,) = lines
     assert line.startswith(f"{tmp_path}: ")
     assert f"`trainmark accept --out {tmp_path}`" in line  # what writes the pages later
@@ -252,10 +255,12 @@ def test_error_without_a_text_is_reported_by_its_name(
         raise MemoryError
 
     monkeypatch.setattr(local, "launch", lambda *_: TOY)  # a launch that has this record
-    monkeypatch.setattr(api, "write_pages", raise_without_text)
+    monkeypatch.setattr(running, "write_pages", raise_without_text)
     plan = TOY.plan.model_copy(update={"run_dir": str(tmp_path)})
     remarks: list[object] = []
-    api.launch_once(plan, Cluster(), "toy", StopRequest(), quiet=True, show_remark=remarks.append)
+    running.launch_once(
+        plan, Cluster(), "toy", StopRequest(), quiet=True, show_remark=remarks.append
+    )
     assert [str(remark).partition(";")[0] for remark in remarks] == ["MemoryError"]
 
 
@@ -290,10 +295,10 @@ def test_launches_after_a_timeout_are_skipped(
 ) -> None:
     # Of 4 launches of a run, the first one takes longer than it may.
     late = TOY.model_copy(update={"status": "timed_out"})
-    monkeypatch.setattr(api, "launch_once", lambda *_, **__: late)
+    monkeypatch.setattr(running, "launch_once", lambda *_, **__: late)
     plan = TOY.plan.model_copy(update={"run_dir": str(tmp_path / "run"), "repeat_count": 4})
     messages: list[object] = []
-    records = api.launch_run(
+    records = running.launch_run(
         plan, Cluster(), StopRequest(), quiet=True, show_remark=messages.append
     )
     assert (records, records.places) == ([late], [tmp_path / "run" / "r1"])

@@ -22,7 +22,7 @@ from trainmark.acceptance.judgement import Measurements, Verdict
 from trainmark.acceptance.model import Baseline, judge_measurements
 from trainmark.acceptance.request import AcceptRequest
 from trainmark.acceptance.tasks import RankResult
-from trainmark.api import plan_acceptance
+from trainmark.api.accepting import plan_acceptance
 from trainmark.errors import UsageError
 from trainmark.record.record import Record
 from trainmark.record.trust import grade_reasons

@@ -75,7 +75,7 @@ def accept(
         case=case, overrides=parse_assignments(assignments) or None, **fields
     )
     if dry_run:
-        from trainmark.api import plan_acceptance
+        from trainmark.api.accepting import plan_acceptance
         from trainmark.cli.accept_dry_run import print_accept_dry_run
 
         print_accept_dry_run(plan_acceptance(request), as_json=as_json)
@@ -97,7 +97,7 @@ def _measure(
     Args:
         attach: folder of a submitted job to wait for; None: start what ``request`` asks for.
     """
-    from trainmark.api import measure_acceptance, prepare_acceptance
+    from trainmark.api.accepting import measure_acceptance, prepare_acceptance
     from trainmark.launch.processes import note_stop_signals
 
     with prepare_acceptance(request, attach=attach) as acceptance, note_stop_signals() as stop:

@@ -47,12 +47,12 @@ def follow(
     If a run is sent again, its data points are not duplicated. The exit code is 1 if a program did
     not accept a run.
     """
-    from trainmark import api
+    from trainmark.api.following import follow_runs, select_followers
 
-    targets = api.select_followers(to, where="--to")
+    targets = select_followers(to, where="--to")
     documents = []
     has_failed = False
-    completed_followings = api.follow_runs(runs, targets)
+    completed_followings = follow_runs(runs, targets)
     while True:
         # `next` hands runs over, and returns when one run is done with one program. Meanwhile a
         # program may print: MLflow, for example, prints addresses.

@@ -81,7 +81,7 @@ def run(
 
     Exit codes: 0 = passed; 1 = the run failed; 2 = nothing was started.
     """
-    from trainmark.api import select_followers
+    from trainmark.api.following import select_followers
     from trainmark.plan.plan_file import is_plan_file
 
     if attach is not None:
@@ -192,7 +192,7 @@ def _attach(
     Args:
         followers: programs, such as MLflow, to which the run is handed meanwhile.
     """
-    from trainmark.api import attach_run
+    from trainmark.api.running import attach_run
 
     records = attach_run(
         folder,
@@ -221,7 +221,7 @@ def _run_case(
     Args:
         followers: programs, such as MLflow, to which the run is handed while it runs.
     """
-    from trainmark.api import plan_run
+    from trainmark.api.running import plan_run
 
     # Remarks of planning are in English only, so they are printed without `lang`.
     plan, cluster = plan_run(request, show_remark=print_remark, dry_run=dry_run)
@@ -245,7 +245,7 @@ def _run_case(
 
 def _submit(plan: Plan, cluster: Cluster, *, as_json: bool) -> None:
     """Submit the job of a run, and print its id and the folder by which to wait for it."""
-    from trainmark.api import submit_run
+    from trainmark.api.running import submit_run
 
     job_id = submit_run(plan, cluster)
     folder = str(shorten_path(Path(plan.run_dir)))
@@ -271,7 +271,7 @@ def _run_once(
     Args:
         followers: programs, such as MLflow, to which each launch is handed while it runs.
     """
-    from trainmark.api import launch_run
+    from trainmark.api.running import launch_run
     from trainmark.launch.processes import note_stop_signals
 
     with note_stop_signals() as stop:
@@ -349,7 +349,7 @@ def _run_plan_file(
     quiet: bool,
 ) -> None:
     """Do the missing launches of a plan file, print its state, and end with its exit code."""
-    from trainmark.api import plan_entries, run_entries
+    from trainmark.api.running import plan_entries, run_entries
     from trainmark.launch import series
 
     show_remark = partial(print_remark, lang=lang)
