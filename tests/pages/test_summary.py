@@ -158,8 +158,7 @@ def test_first_lines_show_a_printed_speed_that_differs_from_the_measured_one():
     reason = "the program counts its work twice (2 times the actual work)"
     assert f"{text}; {reason}" in list_first_lines([record])
     chinese = (
-        "程序自报 200 tokens/s，实测 100（-50.0%）；"
-        "程序重复统计了工作量，统计值为实际工作量的 2 倍"
+        "程序自报 200 tokens/s，实测 100（-50.0%）；程序重复统计了工作量，统计值为实际工作量的 2 倍"
     )
     assert chinese in list_first_lines([record], lang="zh")
     agreeing = message("printed_agrees", reported=1.0, measured=1.0, unit="tokens/s", change=0.0)

@@ -16,13 +16,13 @@ from trainmark.launch.local import build_rank_command
 from trainmark.launch.submission import build_command
 from trainmark.pages import cells
 from trainmark.pages.document import Facts, build_table
-from trainmark.pages.page import read_newest_runs
 from trainmark.pages.results import build_series_table, to_series_json
 from trainmark.pages.terminal import show
 from trainmark.plan.plan import UNCHECKED
 from trainmark.plan.recipes import compute_step_samples, format_fix_hp
 from trainmark.plan.resolving import list_launches
 from trainmark.record.work import describe_planned_work, find_differences
+from trainmark.results.earlier_runs import read_newest_runs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -328,7 +328,7 @@ def _select_others(shown: Selection, against: list[str] | None) -> list[Result]:
         shown: the results of the report.
         against: the words of ``--against``; None: it is not given.
     """
-    from trainmark.pages.page import find_default_comparisons
+    from trainmark.results.earlier_runs import find_default_comparisons
     from trainmark.results.selection import select_results
 
     if against is None:

@@ -322,9 +322,9 @@ def _print_summary(records: Records, lang: str, *, quiet: bool, has_repeats: boo
         has_repeats: whether the plan asks for several launches; fewer may have a record.
     """
     from trainmark.pages.next_steps import suggest_next_steps
-    from trainmark.pages.page import find_default_comparisons
     from trainmark.pages.summary import list_first_lines
     from trainmark.pages.terminal import show
+    from trainmark.results.earlier_runs import find_default_comparisons
 
     first_folder = shorten_path(records.places[0])
     # The launches of a repeat are in the folders r1, r2 … of the run.

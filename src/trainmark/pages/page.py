@@ -6,9 +6,7 @@ regardless of the cases that are installed here.
 
 from __future__ import annotations
 
-import re
 import resource
-from contextlib import suppress
 from dataclasses import replace
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
@@ -34,14 +32,14 @@ from trainmark.pages.sections.ranks import build_rank_strip
 from trainmark.pages.telemetry_charts import build_telemetry
 from trainmark.pages.texts import LANGUAGES, Phrase, describe_devices, join, phrase
 from trainmark.plan.recipes import format_fix_hp
-from trainmark.published.importers.reference_rows import read_published
 from trainmark.record.record import RECORD_FILE, read_record
 from trainmark.record.trust import combine_verifications
 from trainmark.record.verify import check_record
 from trainmark.record.work import describe_printed_work, find_differing_settings, group_by_work
+from trainmark.results.earlier_runs import find_default_comparisons
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
 
     from trainmark.launch.series import SeriesEntry
@@ -50,8 +48,6 @@ if TYPE_CHECKING:
     from trainmark.record.work import Result
 
 HTML_PAGE = "page.html"
-_MAX_EARLIER_RUNS = 5  # that a page is compared with by default
-_MAX_FOLDERS_READ = 40  # in the search for earlier runs
 _MAX_ERROR_CHARACTERS = 300  # of an error of vl-convert, which may contain a whole specification
 # V8 reserves so much address space when it starts (64 to 80 GiB with vl-convert 1.9, measured
 # 2026-11), and ends the whole process if it gets less.
@@ -396,78 +392,6 @@ def _check_drawing() -> None:
             f"of address space, but this process may use only {limit / cells.GIB:.0f} GiB "
             "(ulimit -v)"
         )
-
-
-def find_default_comparisons(records: Sequence[Record], folder: Path | None) -> list[Result]:
-    """Return what runs are compared with by default: published rows of their cases, earlier runs.
-
-    The earlier runs are those of the first record's case in the folders beside its own.
-
-    Args:
-        records: of the runs.
-        folder: of the run of the first record; None: earlier runs are not looked for.
-    """
-    rows = read_published(record.plan.case for record in records)
-    earlier = [] if folder is None else _read_earlier_launches(records[0], folder)
-    return [*rows, *earlier]
-
-
-def _read_earlier_launches(record: Record, folder: Path) -> list[Record]:
-    """Return the launches of the newest earlier runs of a record's case in the same store.
-
-    Args:
-        record: of a launch, which is compared with the earlier ones.
-        folder: of this launch, or of its run if that has several launches. The store is the folder
-            that contains the folders of all runs.
-    """
-    run_folder = folder.resolve()
-    if re.fullmatch(r"r\d+", run_folder.name):  # of one launch: a run with several has r1, r2 …
-        run_folder = run_folder.parent
-    # A copy of the run has the same start time, so the folder's name decides which is earlier.
-    order = (record.started, run_folder.name)
-    launches: list[Record] = []
-    num_runs = 0
-    for name, run_launches in read_newest_runs(run_folder.parent):
-        if name == run_folder.name:
-            continue
-        earlier = [
-            launch
-            for launch in run_launches
-            if launch.plan.case == record.plan.case and (launch.started, name) < order
-        ]
-        if earlier:
-            launches += earlier
-            num_runs += 1
-        if num_runs == _MAX_EARLIER_RUNS:
-            break
-    return launches
-
-
-def read_newest_runs(store: Path) -> Iterator[tuple[str, list[Record]]]:
-    """Yield each run in a store: the name of its folder and the records of its launches.
-
-    The run written last comes first. Only the first ``_MAX_FOLDERS_READ`` are read; a record that
-    cannot be read is left out.
-
-    Args:
-        store: the folder that contains the folders of runs.
-    """
-    if not store.is_dir():
-        return
-    newest_first = []
-    for run in store.iterdir():
-        # The record of a single launch is in the run's folder, those of several in r1, r2 …
-        files = sorted([*run.glob(RECORD_FILE), *run.glob(f"r*/{RECORD_FILE}")])
-        if files:
-            written_ns = max(file.stat().st_mtime_ns for file in files)
-            newest_first.append((written_ns, run.name, files))
-    newest_first.sort(reverse=True)
-    for _, name, files in newest_first[:_MAX_FOLDERS_READ]:
-        launches = []
-        for file in files:
-            with suppress(RecordError):  # the record of another run may be damaged
-                launches.append(read_record(file))
-        yield name, launches
 
 
 def write_entry_pages(entry: SeriesEntry) -> None:
