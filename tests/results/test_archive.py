@@ -214,3 +214,55 @@ def test_changed_byte_in_the_directory_of_the_archive_is_found(bundle_path: Path
     changed[content.index(b"1-toy/plan.json", directory) - 1] ^= 0x80
     bundle_path.write_bytes(changed)
     assert verify_bundle(bundle_path) == (1, ["bundle_altered"])
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"compress_type": zipfile.ZIP_BZIP2},
+        {"compress_type": zipfile.ZIP_LZMA},
+        {"compress_type": 99},  # no compression that Python knows
+        {"flag_bits": 1},  # encrypted
+        {"header_offset": 2**63},  # where the entry begins: one byte more than a file can have
+    ],
+)
+def test_damaged_entry_in_the_directory_of_the_archive_is_found(
+    bundle_path: Path, damage: dict[str, int]
+) -> None:
+    """``damage`` has the changed fields of an entry in the directory at the end of the archive.
+
+    The entry is that of a file of the run, whose content stays as it is: compressed by deflate.
+    """
+    with zipfile.ZipFile(bundle_path, "a") as zipped:
+        for name, value in damage.items():
+            setattr(zipped.getinfo("1-toy/plan.json"), name, value)
+        zipped.comment = b"changed"  # so that the directory is written again
+    assert verify_bundle(bundle_path) == (1, ["bundle_altered"])
+
+
+def test_name_that_cannot_be_decoded_is_found(bundle_path: Path) -> None:
+    content = bytearray(bundle_path.read_bytes())
+    with zipfile.ZipFile(bundle_path) as zipped:
+        offset = content.index(b"1-toy/plan.json", zipped.start_dir)
+    # An entry of the directory has 46 bytes before the name, of which the byte at 9 has the flag
+    # for names in UTF-8.
+    content[offset - 46 + 9] |= 0x08
+    content[offset] = 0xFF  # no character of UTF-8 begins with this byte
+    bundle_path.write_bytes(content)
+    assert verify_bundle(bundle_path) == (1, ["bundle_altered"])
+
+
+@pytest.mark.parametrize("names", [("1-toy/x", "1-toy/x"), ("1-toy/r1", "1-toy/r1/x")])
+@pytest.mark.filterwarnings("ignore:Duplicate name")
+def test_two_files_at_one_place_are_found(bundle_path: Path, names: tuple[str, str]) -> None:
+    """The files that the manifest lists are in the archive; but one folder cannot hold both."""
+    with zipfile.ZipFile(bundle_path) as zipped:
+        manifest = json.loads(zipped.read("manifest.json"))
+    content = b"x"
+    digest = sha256(content).hexdigest()
+    manifest["files"] = [{"name": name, "bytes": len(content), "sha256": digest} for name in names]
+    with zipfile.ZipFile(bundle_path, "w") as zipped:
+        for name in names:
+            zipped.writestr(name, content)
+        zipped.writestr("manifest.json", json.dumps(manifest))
+    assert verify_bundle(bundle_path) == (1, ["bundle_altered"])

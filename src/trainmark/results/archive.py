@@ -12,7 +12,7 @@ import zipfile
 import zlib
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import IO, TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field, ValidationError
@@ -36,6 +36,17 @@ _NAME = r"[0-9]{1,5}-[a-z0-9_]{1,64}/(r[0-9]{1,5}/)?[A-Za-z0-9][A-Za-z0-9._-]{0,
 _FULL_DISK = (errno.ENOSPC, errno.EDQUOT)  # no space, no space left of the user's share
 _FIX = f"pass a bundle, whose name ends in {ENDING}, a run directory or its {RECORD_FILE}"
 _ENTRY_DATE = (1980, 1, 1, 0, 0, 0)  # fixed, so that the same input gives the same bytes
+# How the files in a bundle may be compressed. Bundles are written with deflate; files without
+# compression are accepted, because another program may have packed the same files again.
+_COMPRESSIONS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+# What ``zipfile`` raises for a damaged archive.
+_DAMAGE_ERRORS = (
+    zipfile.BadZipFile,
+    zlib.error,
+    EOFError,  # the compressed content ends early
+    RuntimeError,  # an entry is encrypted, or needs a newer version of the format
+    ValueError,  # a name is not valid UTF-8, or an entry begins behind the end of any file
+)
 
 
 class BundleError(RecordError):
@@ -151,8 +162,7 @@ def unpack(path: Path, folder: Path, *, max_bytes: int = _MAX_BYTES) -> Unpacked
     except BundleError as error:
         error.where = f"{path}: {error.where}" if error.where else str(path)
         raise
-    # An encrypted entry raises a RuntimeError.
-    except (_UnreadableError, zipfile.BadZipFile, zlib.error, EOFError, RuntimeError) as error:
+    except (_UnreadableError, *_DAMAGE_ERRORS) as error:
         raise _make_damage_error(path, str(error)) from None
     except (FileNotFoundError, IsADirectoryError) as error:
         raise BundleError(f"not a bundle: {error.strerror}", where=str(path), fix=_FIX) from None
@@ -186,9 +196,14 @@ def _unpack_archive(archive: zipfile.ZipFile, folder: Path, max_bytes: int) -> U
     Raises:
         BundleError: it is beyond the limits of size, or its manifest is of another schema.
         AlteredError: its files differ from its manifest.
-        _UnreadableError: it has no manifest, or one that is not JSON.
+        _UnreadableError: it has no manifest, or one that is not JSON; or an entry is compressed
+            in a way that bundles are not.
     """
     names = archive.namelist()
+    for info in archive.infolist():
+        # The decoders of other compressions would raise further errors for damaged content.
+        if info.compress_type not in _COMPRESSIONS:
+            raise _UnreadableError("an entry is compressed in a way that bundles are not")
     total_bytes = sum(info.file_size for info in archive.infolist())
     if total_bytes > max_bytes:
         raise BundleError(
@@ -201,6 +216,10 @@ def _unpack_archive(archive: zipfile.ZipFile, folder: Path, max_bytes: int) -> U
     expected_names = [*(file.name for file in manifest.files), MANIFEST_FILE]
     if sorted(names) != sorted(expected_names):
         raise AlteredError("the files do not match the manifest")
+    # A file of the manifest may also have the name of a folder in which another one is.
+    folders = {str(parent) for name in names for parent in PurePosixPath(name).parents}
+    if len(set(names)) < len(names) or not folders.isdisjoint(names):
+        raise AlteredError("the manifest lists two files at the same place")
     for file in manifest.files:
         target = folder / file.name  # inside of ``folder``: a manifest allows no other names
         target.parent.mkdir(parents=True, exist_ok=True)
