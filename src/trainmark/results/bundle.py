@@ -55,8 +55,9 @@ def pack(runs: Sequence[Sequence[Path]], output: Path) -> Manifest:
         output: the bundle to write.
 
     Raises:
-        BundleError: a run lacks its evidence, its evidence contradicts it, or its case is not
-            installed.
+        BundleError: the name of ``output`` has not the ending of bundles; or a run lacks its
+            evidence, is contradicted by it, has a file that is too large, or is of a case that is
+            not installed.
         UsageError: a run is given twice, or together with a copy.
         EnvironmentFault: the bundle cannot be written.
     """
@@ -65,7 +66,7 @@ def pack(runs: Sequence[Sequence[Path]], output: Path) -> Manifest:
         raise BundleError("not a valid bundle name", where=str(output), fix=fix)
     try:
         # All launches are checked before the first one is copied.
-        plans = {path: _read_verifiable_plan(path) for launches in runs for path in launches}
+        plans = {path: _check_launch_and_read_plan(path) for launches in runs for path in launches}
         paths = [path for launches in runs for path in launches]
         reject_duplicates((plans[path].run_id for path in paths), paths)
         with tempfile.TemporaryDirectory() as temporary, write_atomically(output) as file:
@@ -100,8 +101,8 @@ def _refuse_large_files(folder: Path) -> None:
             )
 
 
-def _read_verifiable_plan(path: Path) -> Plan:
-    """Return the plan of a launch; refuse one whose record its evidence cannot confirm.
+def _check_launch_and_read_plan(path: Path) -> Plan:
+    """Return the plan of a launch; refuse one that cannot be bundled, such as a contradicted one.
 
     Args:
         path: run directory of the launch, or the record in it.
@@ -226,8 +227,8 @@ def verify(path: Path | str) -> Verification:
         with unpack_temporarily(path) as bundle:
             return Verification(str(path), tuple(check_bundle(bundle)))
     except AlteredError as error:  # the result of a check, unlike an error that prevents checks
-        where = error.where or path.name  # a mismatch with the manifest names no file
-        reason = message("bundle_altered", where=where, what=error.what)
+        # ``where`` is the bundle, with the name of the file in it if only one differs.
+        reason = message("bundle_altered", where=error.where, what=error.what)
         return Verification(str(path), (Check("archive", "broken", (reason,)),))
 
 
@@ -252,7 +253,8 @@ def _check_records(folder: Path, places: Sequence[str]) -> Iterator[Check]:
     records = {place: record.read_record(folder / place) for place in places}
     for place, loaded in records.items():
         yield _check_record(loaded, folder / place, place)
-    # The audit compares all records, because one may be a copy of another.
+    # The audit compares all records, because one may be a copy of another. Each record gets its
+    # place as the name of its file, which a finding about it has in ``subject.file``.
     findings = audit([view_record(loaded, place) for place, loaded in records.items()])
     for finding in findings:
         yield Check("audit", "broken", (finding.message,), finding.subject.file)

@@ -126,15 +126,15 @@ def find_runs(folder: Path) -> list[list[Path]]:
     """Return the runs that ``folder`` is or contains, each as the directories of its launches.
 
     A launch is one measurement. A run is a single launch, or has repeats in its subfolders ``r1``,
-    ``r2`` … Three levels of subfolders are searched: the folder of a plan file, which is a user's
-    list of runs, those of its runs, and those of their repeats. If there is no record, only
-    ``folder`` is returned, and reading it raises the error. Runs whose launcher was killed get
-    their record first.
+    ``r2`` … Three levels of subfolders are searched: one for the runs that a user started together,
+    in it one for each run, and in that one for each repeat. If there is no record, only ``folder``
+    is returned, and reading it raises the error. Runs whose launcher was killed get their record
+    first.
 
     Raises:
         RecordError: ``folder`` is a run that is still running.
     """
-    if (folder / PLAN_FILE).exists():  # every launch writes its plan there before it begins
+    if (folder / PLAN_FILE).exists():  # ``folder`` is that of one launch, which wrote its plan
         make_record(folder)  # if it has none; raises for a run that is still running
     if folder.is_file() or (folder / RECORD_FILE).exists():
         return [[folder]]

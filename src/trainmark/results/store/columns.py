@@ -157,13 +157,15 @@ def make_row_entry(row: Row, file: str) -> dict[str, Any]:
         "vendor": row.vendor,
         "device": row.device,
         "precision": row.precision,
+        # The site has a page for each case. A row that names none stands on one for its model, or
+        # else for its file, not together with all others that name none.
         "case": row.case or row.model or PurePath(file).name,
         "quality_metric": row.metric,
         "quality_value": row.figure(row.metric or ""),  # "": no metric, so no such figure
-        # The site's list shows one speed of each entry: ``token/p/s``, tokens per second of one
-        # device, if this unit is ``tokens/s``; otherwise ``p_train``, samples per second. For a
-        # row, the unit is set so that the list shows the speed that the row has, even if it has no
-        # final result.
+        # By this unit the site chooses the one speed that its list shows of each entry: the figure
+        # ``token/p/s``, tokens per second of one device, if the unit is ``tokens/s``; otherwise
+        # ``p_train``, samples per second. A row may have no final result; the unit is set all the
+        # same, so that the list shows the speed that the row has.
         "final_result_unit": "tokens/s" if "token/p/s" in row.figures else None,
     }
     return _complete_entry(entry, row.figures)

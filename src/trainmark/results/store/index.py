@@ -106,7 +106,7 @@ class Index:
             index_folder = Path(mkdtemp(prefix="trainmark-index-"))
             finalize(self, shutil.rmtree, index_folder, ignore_errors=True)
         self._file = (index_folder / INDEX_FILE).absolute()
-        self._file.parent.mkdir(exist_ok=True)
+        self._file.parent.mkdir(exist_ok=True)  # ``.index``, the folder in ``INDEX_FILE``
         with self.open_connection(writes=True) as connection:
             for statement in _SCHEMA:
                 connection.execute(statement)
