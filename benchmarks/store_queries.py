@@ -42,7 +42,7 @@ QUERIES: dict[str, dict[str, object]] = {
     "case, device and precision": {
         "words": ["case=distilbert_sst2", "device~H100", "precision=bf16"],
     },
-    "since a date, figure above": {"words": ["started_utc>2026-06-01", "p_core>450"]},
+    "since a date, figure above": {"words": ["started_utc>=2026-06-01", "p_core>450"]},
     "the fastest 50 of all": {"sort": "-p_core"},
     "label, environment, not passed": {
         "words": ["labels~nightly", "torch~2.13", "status!=passed"],

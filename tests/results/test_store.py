@@ -59,6 +59,15 @@ def index_of_many(tmp_path_factory):
         ("labels=odd", "31"), ("torch~2.13", "2"), ("started_utc>=2026-11-01T01:00", "321"),
         ("started_utc<2026-11-01T01:00", "0"), ("case>a", "20"),
         ("case=toy p_core<1000", "0"),
+        # A date stands for the whole day, hour or minute.
+        ("started_utc=2026-11-01", "3210"), ("started_utc!=2026-11-01", ""),
+        ("started_utc<=2026-11-01", "3210"), ("started_utc>2026-11-01", ""),
+        ("started_utc=2026-11", "3210"), ("started_utc>2026-10", "3210"),
+        ("started_utc<2027", "3210"), ("started_utc=2026-11-02", ""),
+        ("started_utc=2026-11-01T03", "3"), ("started_utc!=2026-11-01T03:00:00", "210"),
+        ("started_utc>2026-11-01T02:00", "3"), ("started_utc<=2026-11-01T02:00", "210"),
+        ("started_utc=2026-11-01T03:00Z", "3"), ("started_utc=2026-11-01T11:00+08:00", "3"),
+        ("started_utc>=2026-10-31T23:30-02:30", "32"), ("started_utc~T03", "3"),
     ],
 )  # fmt: skip
 def test_filters_select_runs_that_meet_all_conditions(index_of_many, args, runs):
@@ -73,6 +82,21 @@ def test_filters_select_runs_that_meet_all_conditions(index_of_many, args, runs)
     listing = list_runs(index_of_many, args.split(), columns=["run_id"])
     assert "".join(run_id[1] for (run_id,) in listing.rows) == runs
     assert listing.total == len(runs)
+
+
+def test_space_in_a_time_stands_for_the_t(index_of_many):
+    # r0 to r3 started at 0, 1, 2 and 3 o'clock.
+    listing = list_runs(index_of_many, ["started_utc>2026-11-01 01:00"], columns=["run_id"])
+    assert listing.rows == [["r3"], ["r2"]]
+
+
+def test_path_is_filtered_and_sorted_as_it_is_listed(index_of_many):
+    folder = index_of_many.folder  # of the store, in which the run r1 has the path ``r1``
+    for word in (f"path={folder}/r1", f"path~{folder.name}/R1"):
+        listing = list_runs(index_of_many, [word], columns=["path"])
+        assert listing.rows == [[f"{folder}/r1"]]
+    listing = list_runs(index_of_many, [f"path>{folder}/r1"], columns=["path"], sort="path")
+    assert listing.rows == [[f"{folder}/r2"], [f"{folder}/r3"]]
 
 
 def test_runs_are_sorted_with_those_without_a_value_last_and_limited(index_of_many):
@@ -102,6 +126,8 @@ def test_runs_are_sorted_with_those_without_a_value_last_and_limited(index_of_ma
         ("precision=fp31", "did you mean fp32?"),
         ("verification=none", "known: contradicted, unverified, verified"),
         ("started_utc>yesterday", "'yesterday' is not a date"),
+        ("started_utc>2026-13", "'2026-13' is not a date"),  # there is no month 13
+        ("started_utc<9999-12-31", "'9999-12-31' is not a date"),  # no next day in ``datetime``
         ("case=tooy", "did you mean toy?"),
         ("case!=tooy", "did you mean toy?"),
         ("p_core~1", "p_core~1: not a valid comparison; numbers must"),

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 EXAMPLES = """\
   trainmark results                                       list the newest runs under ./runs
-  trainmark results case=distilbert_sst2 device~H100 'started_utc>2026-11'
+  trainmark results case=distilbert_sst2 device~H100 'started_utc>=2026-11'
   trainmark results 'p_core>100' 'status!=passed' --sort -p_core --limit 10
   trainmark results torch~2.13 --columns path,p_core,MFU
 """

@@ -62,6 +62,8 @@ _SCHEMA = (
         for key in ("path", "run_id", "started_utc", "case")
     ),
 )
+# SQL function that puts the store's folder in front of a path of the index.
+FULL_PATH_FUNCTION = "make_full_path"
 _INSERT = f"INSERT INTO {TABLE} VALUES (NULL{', ?' * len(INDEX_COLUMNS)})"
 
 
@@ -136,6 +138,9 @@ class Index:
                 isolation_level=None,  # transactions begin and end by the statements below
             )
             with closing(connection_to_close) as connection:
+                connection.create_function(
+                    FULL_PATH_FUNCTION, 1, self.make_full_path, deterministic=True
+                )
                 for pragma in _PRAGMAS:
                     connection.execute(f"PRAGMA {pragma}")
                 connection.execute("BEGIN IMMEDIATE" if writes else "BEGIN")

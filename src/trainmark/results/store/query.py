@@ -1,8 +1,9 @@
 """List the runs of an index that match filters, in order, with the values of their columns.
 
-A filter is a word such as ``case=toy``, ``device~H100``, ``p_core>100`` or ``started_utc>2026-11``:
-texts are compared byte by byte, as dates are written. Missing values never match. Fields of recipes
-are keys too, by name or short name: ``bs=32``, ``compile=true``.
+A filter is a word such as ``case=toy``, ``device~H100``, ``p_core>100``, ``started_utc>=2026-11``.
+Texts are compared byte by byte. A date, or the beginning of one, stands for a period of time: the
+year, month, day, hour, minute or second. Missing values never match. Fields of recipes are keys
+too, by name or short name: ``bs=32``, ``compile=true``.
 Values reach the database as parameters only.
 """
 
@@ -12,6 +13,7 @@ import json
 import re
 from contextlib import suppress
 from dataclasses import dataclass, fields
+from datetime import datetime, timedelta
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin, get_type_hints
 
@@ -21,7 +23,7 @@ from trainmark.recipe import FIELD_ALIASES, Precision
 from trainmark.record.figures import FIGURES
 from trainmark.record.record import Grade, Status, Verification
 from trainmark.results.store.columns import COLUMNS, IMPORTED, INDEX_COLUMNS, INTERNAL_COLUMNS
-from trainmark.results.store.index import TABLE
+from trainmark.results.store.index import FULL_PATH_FUNCTION, TABLE
 from trainmark.spec import Message, message
 
 if TYPE_CHECKING:
@@ -31,8 +33,12 @@ if TYPE_CHECKING:
 
 _FILTER = re.compile(r"([^=!~<>\s]+)(!=|>=|<=|=|~|>|<)(.+)", re.DOTALL)
 _NUMBER = re.compile(r"[-+]?[0-9]*\.?[0-9]+(e[-+]?[0-9]+)?")
-# A date, or the beginning of one.
-_DATE = re.compile(r"[0-9]{4}(-[0-9]{2}(-[0-9]{2}([T ][0-9:.]*(Z|[-+][0-9:]+)?)?)?)?")
+# A date with a time, or the beginning of it. An offset from UTC may follow any time.
+_TIME = re.compile(
+    r"(?P<year>\d{4})(-(?P<month>\d\d)(-(?P<day>\d\d)([T ](?P<hour>\d\d)(:(?P<minute>\d\d)"
+    r"(:(?P<second>\d\d))?)?(?P<offset>Z|[-+]\d\d:\d\d)?)?)?)?",
+    re.ASCII,
+)
 # All values of columns that have only a few.
 _CLOSED_SETS: dict[str, Collection[str]] = {
     "status": (*get_args(Status), IMPORTED),
@@ -124,9 +130,9 @@ def list_runs(
     conditions = ["unreadable IS NULL"]  # of a record that cannot be read only the path is known
     parameters: list[str | float | bool] = []
     for word in words:
-        condition, parameter = _make_condition(index, word)
+        condition, values_of_condition = _make_condition(index, word)
         conditions.append(condition)
-        parameters.append(parameter)
+        parameters += values_of_condition
     source = f"FROM {TABLE} WHERE {' AND '.join(conditions)}"
     query = f"SELECT {selected} {source} ORDER BY {order} LIMIT ?"
     max_rows = _NO_LIMIT if limit is None else limit
@@ -136,9 +142,7 @@ def list_runs(
     rows = []
     result_units = set()
     for *values, result_unit in entries:
-        rows.append(
-            [_read_value(index, key, value) for key, value in zip(keys, values, strict=True)]
-        )
+        rows.append([_read_value(key, value) for key, value in zip(keys, values, strict=True)])
         if result_unit:
             result_units.add(result_unit)
     unit_of = {spec.name: spec.unit for spec in FIGURES.values()}
@@ -165,14 +169,12 @@ def _make_order(sort: str) -> str:
     return f"{key.expression} {direction} NULLS LAST, started_utc DESC NULLS LAST, path"
 
 
-def _read_value(index: Index, key: _Key, value: Any) -> Any:
+def _read_value(key: _Key, value: Any) -> Any:
     """Return the value that a list of runs shows for a key.
 
     Args:
         value: from the database; for a recipe field, all fields of the recipe as JSON.
     """
-    if key.name == "path":
-        return index.make_full_path(value)
     if not key.is_setting:
         return value
     return json.loads(value or "{}").get(FIELD_ALIASES.get(key.name, key.name))
@@ -195,6 +197,8 @@ def _find_key(name: str) -> _Key:
     Raises:
         UsageError: it is neither; the error names the closest key.
     """
+    if name == "path":  # of the index, below the store's folder, which a user sees in front of it
+        return _Key(name, is_setting=False, expression=f'{FULL_PATH_FUNCTION}("path")')
     if name in _KEY_TYPES:
         return _Key(name, is_setting=False, expression=f'"{name}"')
     field = FIELD_ALIASES.get(name, name)
@@ -252,10 +256,9 @@ def _list_types(annotation: Any) -> set[type]:
 
 
 def _refuse_impossible_text(index: Index, word: str, key: str, sign: str, value: str) -> None:
-    """Refuse a text with which the filter would match either all runs or none.
+    """Refuse a text with which ``=`` or ``!=`` would match no run or all runs.
 
-    This is a text with ``=`` or ``!=`` that the column ``key`` never has, or with another operator
-    a start time that is not a date. The operator ``~`` takes any text: it compares parts of texts.
+    This is a text that the column ``key`` never has. Other operators take any text.
 
     Args:
         word: the whole filter.
@@ -264,13 +267,6 @@ def _refuse_impossible_text(index: Index, word: str, key: str, sign: str, value:
     Raises:
         UsageError: the text is refused; the error names what the column can have.
     """
-    if key == "started_utc" and sign != "~" and not _DATE.fullmatch(value):
-        raise UsageError(
-            f"{value!r} is not a date",
-            where=word,
-            rule="started_utc must be a date, or the start of a date and time: YYYY-MM-DDTHH:MM",
-            fix="write, for example, started_utc>2026-11-05",
-        )
     if sign not in ("=", "!="):
         return
     known = _CLOSED_SETS.get(key)
@@ -295,8 +291,75 @@ def _list_stored_values(index: Index, column: str) -> set[str]:
     return {value for (value,) in entries if value is not None}
 
 
-def _make_condition(index: Index, word: str) -> tuple[str, str | float | bool]:
-    """Return the SQL condition of a filter, and its parameter.
+def _make_time_condition(word: str, sign: str, value: str) -> tuple[str, list[str]]:
+    """Return the SQL condition of a filter of the start time, and its parameters.
+
+    Args:
+        word: the whole filter.
+        sign: the operator, but not ``~``, which compares parts of texts.
+        value: a date with a time, or the beginning of it; it stands for a period of time.
+
+    Raises:
+        UsageError: the value is not a date.
+    """
+    try:
+        begin, end = _parse_period(value)
+    except (ValueError, OverflowError):  # the latter: after the year 9999
+        raise UsageError(
+            f"{value!r} is not a date",
+            where=word,
+            rule="started_utc must be a date, or the start of a date and time: YYYY-MM-DDTHH:MM",
+            fix="write, for example, started_utc>=2026-11-05",
+        ) from None
+    match sign:
+        case "=":
+            return "(started_utc >= ? AND started_utc < ?)", [begin, end]
+        case "!=":
+            return "(started_utc < ? OR started_utc >= ?)", [begin, end]
+        case "<=":  # in the period or before it
+            return "started_utc < ?", [end]
+        case ">":  # after the whole period
+            return "started_utc >= ?", [end]
+        case _:  # ``<`` or ``>=``
+            return f"started_utc {sign} ?", [begin]
+
+
+def _parse_period(value: str) -> tuple[str, str]:
+    """Return the begin of the period that a date stands for, and that of the period after it.
+
+    ``2026-11`` is a month and ``2026-11-05T08:30`` a minute. Both times are in UTC and are written
+    as those of records, without the offset at their end, so that they compare with these as texts.
+
+    Raises:
+        ValueError, OverflowError: the value is not a date.
+    """
+    parts = _TIME.fullmatch(value)
+    if parts is None:
+        raise ValueError(value)
+    texts = parts.groupdict()
+    offset = datetime.strptime(texts.pop("offset") or "Z", "%z").utcoffset()
+    assert offset is not None, "%z reads an offset"
+    numbers = {unit: int(text) for unit, text in texts.items() if text is not None}
+    begin = datetime(
+        numbers["year"],
+        numbers.get("month", 1),
+        numbers.get("day", 1),
+        numbers.get("hour", 0),
+        numbers.get("minute", 0),
+        numbers.get("second", 0),
+    )
+    shortest_unit = list(numbers)[-1]  # they are in the order of the text
+    if shortest_unit == "year":
+        end = begin.replace(year=begin.year + 1)
+    elif shortest_unit == "month":
+        end = (begin + timedelta(days=31)).replace(day=1)  # ``begin`` is the first of a month
+    else:
+        end = begin + timedelta(**{f"{shortest_unit}s": 1})
+    return (begin - offset).isoformat(), (end - offset).isoformat()
+
+
+def _make_condition(index: Index, word: str) -> tuple[str, Sequence[str | float | bool]]:
+    """Return the SQL condition of a filter, and its parameters.
 
     Args:
         word: the filter: a key, an operator and a value, such as ``p_core>100``; or the name of a
@@ -321,7 +384,9 @@ def _make_condition(index: Index, word: str) -> tuple[str, str | float | bool]:
     what = "not a valid comparison"
     if kind is str:
         if sign == "~":
-            return f"instr(lower({column}), lower(?))", value
+            return f"instr(lower({column}), lower(?))", [value]
+        if key == "started_utc":
+            return _make_time_condition(word, sign, value)
         _refuse_impossible_text(index, word, key, sign, value)
         parameter = value
     elif kind is bool:
@@ -336,4 +401,4 @@ def _make_condition(index: Index, word: str) -> tuple[str, str | float | bool]:
             parameter = float(value)
     if parameter is None:
         raise UsageError(what, where=word, rule=rule)
-    return f"{column} {sign} ?", parameter
+    return f"{column} {sign} ?", [parameter]
