@@ -15,6 +15,7 @@ import pytest
 
 from support.fake_backends import STAND_INS, write_part
 from support.telemetry_files import write_sampled_run
+from trainmark.export.followers import starting
 from trainmark.export.followers.starting import MESSAGES, FollowerRemark, Followers
 from trainmark.export.followers.targets import parse_targets
 from trainmark.launch.processes import StopRequest
@@ -192,6 +193,75 @@ def test_backend_that_cannot_be_imported_gives_one_remark(
 def test_run_that_did_not_start_is_not_followed(tmp_path: Path) -> None:
     assert follow_finished_run(tmp_path / "nothing", RECORD_CALLS) == []
     assert not (tmp_path / "nothing").exists()
+
+
+def test_run_that_ends_before_the_follower_sees_it_is_exported(
+    tmp_path: Path, run_dir: Path, stand_in_calls: Path
+) -> None:
+    """A follower looks for the run twice a second; this run begins and ends between two looks.
+
+    ``run_dir`` is a run of 16 steps that has ended. The follower's process gets a stand-in for what
+    waits for the end of the run: during the first wait it moves the whole run to its place.
+    ``RECORD_CALLS``: a target for which the stand-in of W&B notes each call in ``stand_in_calls``.
+    """
+    code = (
+        "import sys; from pathlib import Path\n"
+        "from trainmark.export.followers import process\n"
+        "from trainmark.export.followers.targets import parse_targets\n"
+        "source, run_dir = Path(sys.argv[1]), Path(sys.argv[2])\n"
+        "class ShortRun:\n"
+        "    def __init__(self):\n"
+        "        self.event = self\n"
+        "    def wait(self, _seconds=None):\n"
+        "        if source.exists():\n"
+        "            source.rename(run_dir)\n"
+        "        return True\n"  # the run has ended
+        "process._RunEnd = ShortRun\n"
+        "process.follow_process(run_dir, parse_targets([sys.argv[3]])[0], 60.0)\n"
+    )
+    output = subprocess.check_output(
+        [sys.executable, "-c", code, str(run_dir), str(tmp_path / "short"), RECORD_CALLS]
+    )
+    # Code None: nothing of the run is missing, so that the launcher says nothing.
+    assert [json.loads(line) for line in output.splitlines()] == [{"ready": True}, {"code": None}]
+    assert list_steps(stand_in_calls)[-1] == 16
+
+
+class SilentFollowers:
+    """Stands for ``select`` and ``time`` of the module of followers; its followers print nothing.
+
+    Args:
+        stop: gets a signal at the second 1.0 of this clock.
+    """
+
+    def __init__(self, stop: StopRequest) -> None:
+        self._stop = stop
+        self.now_s = 0.0
+
+    def monotonic(self) -> float:
+        return self.now_s
+
+    def select(self, _read: object, _write: object, _error: object, wait_s: float) -> object:
+        """Let ``wait_s`` seconds pass, in which no follower prints anything."""
+        self.now_s += wait_s
+        if self.now_s >= 1.0:
+            self._stop.signal_name = "SIGTERM"
+        return [], [], []
+
+
+def test_stop_signal_ends_the_wait_for_followers(
+    run_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The wait is for the import of a backend, which may take 30 s; a signal is noted after 1 s."""
+    stop = StopRequest()
+    silent = SilentFollowers(stop)
+    with Followers(run_dir, parse_targets([RECORD_CALLS]), patience_s=60.0) as followers:
+        with monkeypatch.context() as patched:
+            patched.setattr(starting, "select", silent)
+            patched.setattr(starting, "time", silent)
+            followers.wait_until_ready(stop)
+        # A signal is looked for five times a second.
+        assert silent.now_s == pytest.approx(1.0)
 
 
 def test_follower_ends_if_its_launcher_is_killed(run_dir: Path, stand_in_calls: Path) -> None:

@@ -110,9 +110,9 @@ def follow_process(run_dir: Path, target: FollowTarget, patience_s: float) -> No
         return
     lower_priority(_NICENESS)  # from now on ranks work on the same cores
     report.send_ready()
-    # The run has begun once its folder has the launcher's file of events and the plan.
-    while not (run_dir / LAUNCHER_FILE).exists() or not (run_dir / PLAN_FILE).exists():
-        if run_end.event.wait(POLL_S):
+    while not _has_begun(run_dir):
+        # A short run may begin and end during one wait, so the files are looked for once more.
+        if run_end.event.wait(POLL_S) and not _has_begun(run_dir):
             report.send_outcome(code=None)  # the run did not begin: there is nothing to hand over
             return
     _redirect_output(run_dir / f"log.follow.{target.backend}.txt")
@@ -127,6 +127,11 @@ def follow_process(run_dir: Path, target: FollowTarget, patience_s: float) -> No
         report.send_outcome(code=None)
     else:
         report.send_outcome("failed", text=following.fault, step=following.num_steps)
+
+
+def _has_begun(run_dir: Path) -> bool:
+    """Tell whether a run has begun: its folder has the plan and the launcher's file of events."""
+    return (run_dir / LAUNCHER_FILE).exists() and (run_dir / PLAN_FILE).exists()
 
 
 def _redirect_output(path: Path) -> None:

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 MESSAGES = read_messages(Path(__file__).with_name(MESSAGES_FILE))
 READY_PATIENCE_S = 30.0  # for the import of a backend's program
 END_PATIENCE_S = 15.0
+_STOP_CHECK_S = 0.2  # the longest time until a stop signal is noticed during a wait
 _KILL_PATIENCE_S = 2.0  # after which a follower is killed that did not end by itself
 _READ_BYTES = 65_536
 
@@ -59,12 +60,14 @@ class _Follower:
     Attributes:
         target: the backend, and the destination in it.
         process: prints its reports as lines of JSON: one when it is ready, and one at its end.
+        has_closed_output: it prints nothing more, because it has ended.
         _output: what it has printed.
         _was_killed: whether it was killed because it did not end by itself.
     """
 
     target: FollowTarget
     process: subprocess.Popen[bytes]
+    has_closed_output: bool = False
     _output: bytes = b""
     _was_killed: bool = False
 
@@ -88,20 +91,14 @@ class _Follower:
             return {"code": "killed"}
         return {"code": "ended", "text": f"exit code {self.process.returncode}"}
 
-    def read(self, deadline_s: float) -> bool:
-        """Read more of the follower's reports; tell whether more may come before the deadline.
-
-        Args:
-            deadline_s: on the monotonic clock.
-        """
+    def read(self, wait_s: float) -> None:
+        """Read the follower's next reports, if there are any within ``wait_s`` seconds."""
         assert self.process.stdout is not None
-        wait_s = max(0.0, deadline_s - time.monotonic())
-        readable, _, _ = select.select([self.process.stdout], [], [], wait_s)
-        if not readable:  # the deadline is over
-            return False
-        data = os.read(self.process.stdout.fileno(), _READ_BYTES)
-        self._output += data
-        return bool(data)  # no data: the follower has ended
+        readable, _, _ = select.select([self.process.stdout], [], [], max(0.0, wait_s))
+        if readable:
+            data = os.read(self.process.stdout.fileno(), _READ_BYTES)
+            self._output += data
+            self.has_closed_output = not data
 
     def end_input(self) -> None:
         """Tell the follower that the run has ended, by closing its standard input."""
@@ -111,8 +108,10 @@ class _Follower:
 
     def wait(self, deadline_s: float) -> None:
         """Wait for the follower's end until ``deadline_s`` on the monotonic clock; then kill it."""
-        while self.read(deadline_s):  # ``read`` keeps the reports, also the last one
-            pass
+        while True:  # after the deadline too, what it has reported is read once
+            self.read(deadline_s - time.monotonic())
+            if self.has_closed_output or time.monotonic() >= deadline_s:
+                break
         try:
             self.process.wait(max(0.0, deadline_s - time.monotonic()))
         except subprocess.TimeoutExpired:
@@ -150,12 +149,10 @@ class Followers:
                     str(target),
                     str(self.patience_s),
                 ),
-                # The launcher closes the input to say that the run has ended. The follower writes
-                # its reports, such as a fault of the backend, to the output.
                 # With the variables Python does not import modules from the working directory.
                 env=os.environ | SAFE_PATH_VARIABLES,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
+                stdin=subprocess.PIPE,  # the launcher closes it to say that the run has ended
+                stdout=subprocess.PIPE,  # for the reports, such as a fault of the backend
                 stderr=subprocess.DEVNULL,
                 start_new_session=True,  # Ctrl-C at the terminal reaches only the launcher
             )
@@ -188,9 +185,12 @@ class Followers:
         deadline_s = time.monotonic() + READY_PATIENCE_S
         for follower in self._followers:
             # The first report says that it is ready.
-            while not follower.reports and stop.signal_name is None:
-                if not follower.read(deadline_s):  # it has ended, or there is no time left
+            while not follower.reports and not follower.has_closed_output:
+                remaining_s = deadline_s - time.monotonic()
+                if remaining_s <= 0 or stop.signal_name is not None:
                     break
+                # In short waits: a signal does not interrupt one, it is only noted during it.
+                follower.read(min(remaining_s, _STOP_CHECK_S))
 
     def end_inputs(self) -> None:
         """Tell the followers that the run has ended; this does not wait until they have ended."""
