@@ -146,8 +146,8 @@ def _describe_slurm_limit(time_option_s: float | None) -> str:
             "cluster file"
         )
     return (
-        "`time` in slurm.options of the cluster file limits the job; if it ends before all rounds "
-        "are measured, run the same command again to measure the rest"
+        "`time` in slurm.options of the cluster file limits the job; if the job ends before all "
+        "rounds are measured, run the same command again to measure the rest"
     )
 
 

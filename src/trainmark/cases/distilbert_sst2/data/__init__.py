@@ -87,7 +87,7 @@ FORMS = (  # the first that exists is read
 RULE = (
     "a data folder must contain model/ and one of these pairs: dataset/train_dataset.npz and "
     "dataset/eval_dataset.npz; train*.parquet and validation*.parquet; train.tsv and dev.tsv "
-    "(the last two in the folder itself or in data/, sst2/ or SST-2/)"
+    "(the last two pairs may also be in data/, sst2/ or SST-2/)"
 )
 PREPARE = "run `trainmark prepare distilbert_sst2 --from RAW --data DIR`"
 

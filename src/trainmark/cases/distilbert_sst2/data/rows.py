@@ -87,8 +87,8 @@ def pad_rows(
 MEMBERS = ("label", "attention_mask", "input_ids")
 EXTRA_MEMBERS = ("idx", "sentence")  # of the published files: number and text of each row
 RULE = (
-    "all arrays must be integers; input_ids and attention_mask must have shape (rows, tokens), "
-    "each mask row must be one or more ones followed by zeros, and label must be 0 or 1 in each row"
+    "arrays must contain integers; input_ids and attention_mask must have shape (rows, tokens); "
+    "each row of the mask must be one or more ones followed by zeros; each label must be 0 or 1"
 )
 NPZ_FIX = "use the model folder and the recipe for which the data was prepared, or a complete file"
 
@@ -223,7 +223,7 @@ def _check_extra_members(file: Path, extra: dict[str, NDArray[Any]], num_rows: i
 
 
 COLUMNS = ("sentence", "label")
-ROW_RULE = "a row must have a sentence with at least one word, and the label 0 or 1"
+ROW_RULE = "a row must have a sentence with at least one word, and a label that is 0 or 1"
 _make_text_error = partial(DataError, rule=ROW_RULE)
 
 
