@@ -12,7 +12,7 @@ import pytest
 from trainmark.launch import stacks as stacks_module
 from trainmark.launch.hang import RankPlace, find_place, group_ranks
 from trainmark.launch.stacks import save_stacks
-from trainmark.rank.worker import STACKS_SIGNAL
+from trainmark.rank.contract import STACKS_SIGNAL
 
 if TYPE_CHECKING:
     from pathlib import Path

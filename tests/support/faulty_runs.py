@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from support.real_runs import read_checked_record, wait_for_end, wait_for_fault
 from trainmark.events.schema import EventFile, name_rank_file
 from trainmark.launch.hang import find_place
-from trainmark.rank.worker import STACKS_SIGNAL, format_stacks_name
+from trainmark.rank.contract import STACKS_SIGNAL, format_stacks_name
 from trainmark.spec import message
 
 if TYPE_CHECKING:

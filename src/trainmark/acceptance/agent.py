@@ -45,7 +45,7 @@ from trainmark.documents import write_atomically
 from trainmark.errors import escape_controls
 from trainmark.launch.node import HeartbeatReader, locate_data
 from trainmark.launch.processes import note_stop_signals
-from trainmark.rank.worker import DATA_VARIABLE
+from trainmark.rank.contract import DATA_VARIABLE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -262,7 +262,7 @@ def measure(task: RankTask, rank: int, local_rank: int) -> RankResult:
     from trainmark.plan.plan import Plan
     from trainmark.protocols import JobContext
     from trainmark.rank.agreement import agree_on_memory
-    from trainmark.rank.worker import DATA_VARIABLE
+    from trainmark.rank.contract import DATA_VARIABLE
 
     # The plan in the folder is for one node; a team may have several.
     plan = Plan.read(Path(task.plan_dir)).model_copy(update={"nnodes": task.num_nodes})

@@ -22,7 +22,7 @@ from trainmark.launch.network import LOOPBACK, refuse_unusable_network
 from trainmark.launch.python_commands import SAFE_PATH_VARIABLES, build_module_command
 from trainmark.launch.stacks import save_stacks
 from trainmark.launch.supervisor import supervise_ranks
-from trainmark.rank.worker import STACKS_SIGNAL, format_stacks_name
+from trainmark.rank.contract import STACKS_SIGNAL, format_stacks_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -34,7 +34,7 @@ from trainmark.launch.network import refuse_unusable_network
 from trainmark.launch.processes import note_stop_signals
 from trainmark.plan.plan import Plan
 from trainmark.protocols import ContainerNeeds
-from trainmark.rank.worker import DATA_VARIABLE, NODE_VARIABLE
+from trainmark.rank.contract import DATA_VARIABLE, NODE_VARIABLE
 from trainmark.spec import message
 
 if TYPE_CHECKING:

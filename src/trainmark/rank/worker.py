@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import faulthandler
 import os
-import signal
 import sys
 import time
 from contextlib import contextmanager, nullcontext, suppress
@@ -17,6 +16,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trainmark.events.schema import EventWriter, name_rank_file
+from trainmark.rank.contract import (
+    DATA_VARIABLE,
+    NODE_VARIABLE,
+    STACKS_SIGNAL,
+    format_log_name,
+    format_stacks_name,
+)
 from trainmark.rank.failure import DISK_FULL_EXIT, describe_failure
 from trainmark.rank.parent import PARENT_VARIABLE, die_with_parent
 from trainmark.rank.process_group import join_ranks, leave_ranks
@@ -32,24 +38,11 @@ if TYPE_CHECKING:
     from trainmark.recipe import Recipe
     from trainmark.train.checkpoints import Checkpoints
 
-STACKS_SIGNAL = signal.SIGUSR1
 clock = time.perf_counter_ns  # of all times that a rank reports
 # The first matrix of an adapter has a zero gradient until the second matrix is no longer 0. That
 # takes one step with a learning rate above 0, which is the second or third.
 _NUM_GRADIENT_CHECKS = 5
-NODE_VARIABLE = "TRAINMARK_NODE"  # description of the node, from the node process
-DATA_VARIABLE = "TRAINMARK_DATA"  # folder of the data on this node, if not that of the plan
 ARTIFACTS_DIR = "artifacts"  # folder in the run directory for files that a job saves
-
-
-def format_stacks_name(rank: int) -> str:
-    """Return the name of the file to which the stacks of a rank that hangs are written."""
-    return f"stacks.rank{rank}.txt"
-
-
-def format_log_name(rank: int) -> str:
-    """Return the name of the file to which a rank prints."""
-    return f"log.rank{rank}.txt"
 
 
 class RankReporter:

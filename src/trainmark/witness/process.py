@@ -359,7 +359,7 @@ def _compute_share(total: int, world_size: int, rank: int) -> int:
 
 def _save_stacks_on_signal(run_dir: Path, rank_number: int) -> None:
     """From now on, save the stacks of this rank's threads when the launcher sends the signal."""
-    from trainmark.rank.worker import STACKS_SIGNAL, format_stacks_name
+    from trainmark.rank.contract import STACKS_SIGNAL, format_stacks_name
 
     path = run_dir / format_stacks_name(rank_number)
     file = path.open("w")  # stays open until the process ends
