@@ -19,7 +19,7 @@ from trainmark.pages.document import Facts, build_table
 from trainmark.pages.results import build_series_table, to_series_json
 from trainmark.pages.terminal import show
 from trainmark.plan.plan import UNCHECKED
-from trainmark.plan.recipes import compute_step_samples, format_fix_hp
+from trainmark.plan.recipes import compute_step_samples, format_fix_hp, get_ranks_per_model
 from trainmark.plan.resolving import list_launches
 from trainmark.record.work import describe_planned_work, find_differences
 from trainmark.results.earlier_runs import read_newest_runs
@@ -150,7 +150,7 @@ def _describe_steps(plan: Plan) -> str:
     samples = f"{samples_per_step:,} samples a step"
     if recipe["grad_accum_steps"] > 1 or plan.world_size > 1:
         # Ranks that share one model by tensor parallelism train the same samples.
-        ranks_per_model = recipe.get("tensor_parallel", 1)
+        ranks_per_model = get_ranks_per_model(recipe)
         trainers = f"{plan.world_size} ranks"
         if ranks_per_model > 1:
             num_models = plan.world_size // ranks_per_model

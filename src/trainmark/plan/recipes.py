@@ -229,6 +229,16 @@ def compare_with_standard(resolved: Recipe, *, named: Recipe, standard: Recipe) 
     return changes
 
 
+def get_ranks_per_model(recipe: Mapping[str, Any]) -> int:
+    """Return the number of ranks that share one model by tensor parallelism; 1: no ranks do.
+
+    Args:
+        recipe: its fields by name; only the recipes of some cases have ``tensor_parallel``.
+    """
+    ranks_per_model: int = recipe.get("tensor_parallel", 1)
+    return ranks_per_model
+
+
 def compute_step_samples(recipe: Mapping[str, Any], world_size: int) -> int:
     """Return the number of samples of a full optimizer step on all ranks.
 
@@ -238,7 +248,7 @@ def compute_step_samples(recipe: Mapping[str, Any], world_size: int) -> int:
         recipe: its fields by name.
         world_size: number of ranks of the run.
     """
-    num_models = world_size // recipe.get("tensor_parallel", 1)
+    num_models = world_size // get_ranks_per_model(recipe)
     num_samples: int = recipe["micro_batch_size"] * recipe["grad_accum_steps"] * num_models
     return num_samples
 

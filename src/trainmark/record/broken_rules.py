@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from trainmark.events.steps import RANKS_DISAGREE
+from trainmark.plan.recipes import get_ranks_per_model
 from trainmark.rank.parameters import MAX_NAMED
 from trainmark.record.evaluations import (
     MIN_TRAINED_ROWS,
@@ -259,7 +260,7 @@ def _check_replicas(plan: Plan, run: RunTimeline) -> Iterator[Message]:
 
     Each rank reports checksums of those trained parameters that it holds whole, not of shards.
     """
-    if plan.recipe.get("tensor_parallel", 1) > 1:
+    if get_ranks_per_model(plan.recipe) > 1:
         return  # ranks hold different shards under one name
     first_sums: dict[str, int] = {}  # by parameter, the checksum on the first rank that has it
     differing_ranks: dict[str, int] = {}  # by parameter, the first rank with another checksum

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from trainmark.pages import cells
 from trainmark.pages.document import KeyFacts
 from trainmark.pages.texts import Phrase, describe_dataset, has_cards, join, phrase
-from trainmark.plan.recipes import compute_step_samples
+from trainmark.plan.recipes import compute_step_samples, get_ranks_per_model
 from trainmark.record.work import count_parameters
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def _describe_batch(record: Record) -> Phrase:
     rank, or with tensor parallelism a group of ranks, which train the same samples.
     """
     recipe = record.plan.recipe
-    num_replicas = record.plan.world_size // recipe.get("tensor_parallel", 1)
+    num_replicas = record.plan.world_size // get_ranks_per_model(recipe)
     micro_batch_size = recipe["micro_batch_size"]
     num_micro_batches = recipe["grad_accum_steps"]
     factors = [str(micro_batch_size)]
