@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -15,6 +17,7 @@ else:
 
 from trainmark.errors import EnvironmentFault, UsageError
 from trainmark.export.followers import targets
+from trainmark.export.followers.backends import mlflow
 from trainmark.export.followers.targets import FollowTarget, parse_targets, require_backends
 
 if TYPE_CHECKING:
@@ -70,10 +73,45 @@ def test_mlflow_database_needs_the_full_mlflow_package(
 ) -> None:
     # Only the small package is installed, which can send to a server.
     monkeypatch.setattr(targets, "find_spec", lambda name: name if name == "mlflow" else None)
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     require_backends(parse_targets(["mlflow=http://host:5000"]))
     for word in ("mlflow", "mlflow=sqlite:///a.db"):
         with pytest.raises(EnvironmentFault, match="mlflow needs alembic"):
             require_backends(parse_targets([word]))
+    # The variable names the default destination.
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "https://host")
+    require_backends(parse_targets(["mlflow"]))
+    with pytest.raises(EnvironmentFault, match="mlflow needs alembic"):
+        require_backends(parse_targets(["mlflow=sqlite:///a.db"]))
+
+
+@pytest.mark.parametrize(
+    ("destination", "variable", "is_allowed"),
+    [
+        ("file:runs", None, True),
+        (None, "file:runs", True),
+        (None, "http://host", False),
+        ("http://host", "file:runs", False),
+        (None, None, False),
+    ],
+)
+def test_mlflow_is_allowed_to_keep_runs_in_a_folder_of_files(
+    destination: str | None,
+    variable: str | None,
+    is_allowed: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """MLflow 3 refuses a folder, which has a URI with ``file:``, unless a variable allows it.
+
+    ``variable`` is the value of MLflow's own one for the default destination; None: not set.
+    """
+    # In place of the package, which need not be installed: a client that does nothing.
+    monkeypatch.setitem(sys.modules, "mlflow", Mock())
+    monkeypatch.setattr(
+        os, "environ", {} if variable is None else {"MLFLOW_TRACKING_URI": variable}
+    )
+    mlflow.prepare(destination)
+    assert ("MLFLOW_ALLOW_FILE_STORE" in os.environ) == is_allowed
 
 
 def test_run_refuses_a_missing_package_before_anything_starts(

@@ -6,6 +6,7 @@ of the installation has the name of its backend.
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
@@ -118,11 +119,18 @@ def list_missing_packages(target: FollowTarget) -> list[str]:
 def _list_packages(target: FollowTarget) -> tuple[str, ...]:
     """Return the packages that a target needs."""
     packages = BACKENDS[target.backend].packages
-    # Without a server, this process itself opens MLflow's database.
-    is_on_server = (target.destination or "").startswith("http")
-    if target.backend == "mlflow" and not is_on_server:
-        return packages + _MLFLOW_DATABASE
+    if target.backend == "mlflow" and not get_tracking_uri(target.destination).startswith("http"):
+        return packages + _MLFLOW_DATABASE  # without a server, this process opens the database
     return packages
+
+
+def get_tracking_uri(destination: str | None) -> str:
+    """Return the server, database or folder to which MLflow writes; empty: MLflow's default.
+
+    Args:
+        destination: of a target; None: the one that MLflow's environment variable names.
+    """
+    return destination or os.environ.get("MLFLOW_TRACKING_URI", "")
 
 
 def load_backend(target: FollowTarget) -> OpenBackend:

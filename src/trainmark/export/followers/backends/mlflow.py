@@ -1,6 +1,7 @@
 """MLflow: a run in the experiment ``trainmark`` of a tracking server, a database or a folder.
 
-The destination is a tracking URI; without one MLflow's own default holds. The experiment is that of
+The destination is a tracking URI; without one, that of ``MLFLOW_TRACKING_URI``, else MLflow's own
+default. The experiment is that of
 ``MLFLOW_EXPERIMENT_NAME``, if it is set. A run that is followed again is found by its tag, and only
 points that it lacks are added.
 """
@@ -10,6 +11,8 @@ from __future__ import annotations
 import os
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
+
+from trainmark.export.followers.targets import get_tracking_uri
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,12 +34,12 @@ def prepare(destination: str | None) -> None:
     To have the tables made, it looks up the experiment that gets the runs.
 
     Args:
-        destination: a tracking URI; None: MLflow's default.
+        destination: a tracking URI; None: that of ``MLFLOW_TRACKING_URI``, else MLflow's default.
     """
     # MLflow repeats a failed request for minutes; the follower itself tries again.
     for name, value in _RETRY_VARIABLES.items():
         os.environ.setdefault(name, value)
-    if destination is not None and destination.startswith("file:"):
+    if get_tracking_uri(destination).startswith("file:"):
         # MLflow 3 refuses to keep runs in a folder of files unless this variable allows it.
         os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
     from mlflow import MlflowClient
@@ -65,7 +68,8 @@ class MLflow:
 
         Args:
             run: its id, its start and its settings.
-            destination: a tracking URI; None: MLflow's default.
+            destination: a tracking URI; None: that of ``MLFLOW_TRACKING_URI``, else MLflow's
+                default.
         """
         from mlflow import MlflowClient
 
