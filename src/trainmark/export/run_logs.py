@@ -169,8 +169,8 @@ def render_mlperf_log(record: Record, folder: Path) -> str:
     """Return the lines of a run in the form of MLPerf logging.
 
     Keys are those of the compliance checker of https://github.com/mlcommons/logging (4.1.68),
-    without those of a submission. A block is a window. A case that is also an MLPerf benchmark adds
-    the keys of its ruleset.
+    without those of a submission. A block is a window, which is some steps that are timed together.
+    A case that is also an MLPerf benchmark adds the keys of its ruleset.
 
     Args:
         folder: folder of the run, with its events.

@@ -83,7 +83,8 @@ def render_csv(records: Sequence[Record]) -> str:
 def build_steps_table(records: Sequence[Record]) -> tuple[list[str], list[list[Value]]]:
     """Return the names of the columns, and a row for each step of each record.
 
-    Time, loss and samples of a step are over all ranks: the time of the slowest one, the mean loss.
+    Steps count from 0. The time of a step is that of the slowest rank; its loss is the mean over
+    the samples of all ranks, and its samples are the sum over all ranks.
     """
     rows: list[list[Value]] = []
     for record in records:

@@ -94,7 +94,9 @@ class Following:
         if (self.run_dir / RECORD_FILE).exists():
             return False
         # A launcher holds the lock of the run directory while it runs. It may end before the run
-        # if it has submitted the run to a cluster's scheduler: then the nodes still write.
+        # if it has submitted the run to a cluster's scheduler: then the nodes still write. If their
+        # job was killed they never report their end; the run is under way until a user's
+        # `trainmark run --attach` finds the end of the job and writes the record.
         return is_locked(self.run_dir) or self._reader.waits_for_nodes
 
     def _try(self, hand_over: Callable[[], None]) -> None:

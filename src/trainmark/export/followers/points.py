@@ -100,12 +100,13 @@ def describe_settings(plan: Plan) -> dict[str, Setting]:
         "case_key": plan.case_key,
         "recipe": plan.recipe_name,
         "rules": plan.rules,  # of the benchmark, closed or open
-        "labels": " ".join(plan.labels),  # what a reader of the figures must see first
+        # What a reader of the figures must see first, such as ``self-reported generated-data``.
+        "labels": " ".join(plan.labels),
         "data_origin": plan.data.origin,  # generated or real
         "vendor": plan.device.vendor,
         "device": ", ".join(sorted(set(plan.device.product_names))),
         "nnodes": plan.nnodes,
-        "nproc": plan.nproc,
+        "nproc": plan.nproc,  # ranks on each node
         "launcher": plan.launcher,
         "trainmark_version": plan.suite_version,
     }

@@ -147,6 +147,7 @@ class _Ranks:
     def read_new(self, shift_ns: int) -> _NewPoints:
         """Read a chunk of each rank's events; return the points of steps, then of evaluations.
 
+        The number of events that were read is returned too: 0 tells the caller that all is read.
         A rank reports facts of its device once before the training (``Facts``), then the steps
         between two synchronisations (``Window``) and the evaluations (``Evaluate``).
 
@@ -289,10 +290,12 @@ class _Ranks:
         """Return the dense peak of a device in FLOP/s; None: it is not known, or devices differ."""
         if self._peak_flops_per_s is None:
             # By now all ranks have reported their device, which they do before the first window.
-            # `peak_tflops`: the peak that the user gave; None: the published one is looked up.
             devices = [facts.device for facts in self._facts_by_rank.values()]
-            precision = self._plan.recipe["precision"]
-            self._peak_flops_per_s = find_peak(devices, precision, self._plan.peak_tflops).value
+            # The peak in TFLOP/s that the user gave; None: the published one is looked up.
+            given_tflops = self._plan.peak_tflops
+            # A figure in FLOP/s, whose value is None if the peak is not known.
+            peak = find_peak(devices, self._plan.recipe["precision"], given_tflops)
+            self._peak_flops_per_s = peak.value
         return self._peak_flops_per_s
 
     def _make_evaluation(self, event: Evaluate, shift_ns: int) -> Point:

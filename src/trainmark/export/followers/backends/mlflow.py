@@ -1,9 +1,8 @@
 """MLflow: a run in the experiment ``trainmark`` of a tracking server, a database or a folder.
 
 The destination is a tracking URI; without one, that of ``MLFLOW_TRACKING_URI``, else MLflow's own
-default. The experiment is that of
-``MLFLOW_EXPERIMENT_NAME``, if it is set. A run that is followed again is found by its tag, and only
-points that it lacks are added.
+default. The experiment is that of ``MLFLOW_EXPERIMENT_NAME``, if it is set. A run that is followed
+again is found by its tag, and only points that it lacks are added.
 """
 
 from __future__ import annotations

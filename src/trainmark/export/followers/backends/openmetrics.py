@@ -101,7 +101,8 @@ class OpenMetrics:
             # `sys/power_watts` has no gpu: it is of the host.
             kind = "gpu" if parts["gpu"] is not None else "host"
             gauge_name = f"sys/{kind}/{parts['quantity']}"
-            labels["node"] = parts["node"] or "0"  # without a node: the launcher's machine
+            # A run whose series name no node has only one machine, which counts as node 0.
+            labels["node"] = parts["node"] or "0"
             if kind == "gpu":
                 labels["gpu"] = parts["gpu"]
         # Names of metrics may have only these characters.
