@@ -213,7 +213,7 @@ def test_python_api_follows_a_run(
     backend = KeptRun()
     monkeypatch.setattr(following_module, "load_backend", lambda _: backend.open)
     # The package of W&B need not be installed.
-    monkeypatch.setattr("trainmark.api.require_backends", lambda *_, **__: None)
+    monkeypatch.setattr("trainmark.api.following.require_backends", lambda *_, **__: None)
     # The runs of a folder and its subfolders.
     (done,) = trainmark.follow(tmp_path, to="wandb=team/project")
     assert (done.run_dir, done.num_steps, done.fault) == (run_dir, 16, None)
