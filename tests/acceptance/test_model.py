@@ -225,7 +225,7 @@ def test_no_measurements_give_no_verdicts() -> None:
 
     assert list_node_verdicts(judgement) == ["undecided"] * 3
     assert judgement.links.verdict == []
-    assert judgement.noise_alone is judgement.noise_pairs is judgement.trend is None
+    assert (judgement.noise_alone, judgement.noise_pairs, judgement.trend) == (None, None, None)
 
 
 @pytest.mark.parametrize(("repeats", "is_known"), [(1, False), (2, True)])
@@ -268,7 +268,7 @@ def test_common_slowdown_of_all_nodes_is_removed_and_reported() -> None:
 
 def test_wide_interval_is_undecided_and_reports_how_many_rounds_would_decide() -> None:
     limit = 0.01  # slowdown up to which a node passes; any small one
-    generator = np.random.default_rng(3)  # of the simulated noise of 2%; any seed
+    generator = np.random.default_rng(3)  # of the simulated noise of 2%
     rounds = plan_pair_rounds(8, num_rounds=2)
     # ``measure`` simulates step times. Node 2 loses 1% of its speed: it is as slow as the limit, so
     # that its interval, which is wide after few rounds, contains the limit.
@@ -281,8 +281,8 @@ def test_wide_interval_is_undecided_and_reports_how_many_rounds_would_decide() -
     assert undecided
     for node in undecided:
         assert nodes.low[node] <= limit < nodes.high[node]
-        # At the limit itself no number of rounds decides.
-        assert nodes.more_rounds[node] > 0 or abs(nodes.slower[node] - limit) < 0.001
+        # With this seed no measured slowdown is so near to the limit that no number would decide.
+        assert nodes.more_rounds[node] > 0
 
 
 def test_two_rounds_are_too_few_to_tell_how_many_more_decide() -> None:
@@ -399,8 +399,8 @@ def test_a_thousand_nodes_are_judged_in_little_memory() -> None:
     judgement = accept(1024, rounds, faults, np.random.default_rng(0))
 
     _current_bytes, peak_bytes = tracemalloc.get_traced_memory()
-    assert peak_bytes < 64 << 20  # 64 MiB
     tracemalloc.stop()
+    assert peak_bytes < 64 << 20  # 64 MiB
     assert judgement.nodes.list_with_verdict(Verdict.SLOW) == [17]
     links = judgement.links
     assert [(links.first[x], links.second[x]) for x in links.list_with_verdict(Verdict.SLOW)] == [
@@ -409,8 +409,10 @@ def test_a_thousand_nodes_are_judged_in_little_memory() -> None:
 
 
 def test_fewer_single_measurements_than_nodes_do_not_reduce_the_degrees_of_freedom() -> None:
-    # 11 pairs minus one effect of each of 8 nodes; one node alone adds nothing.
+    # 11 pairs minus one effect of each of 8 nodes.
     assert count_degrees_of_freedom(num_alone=0, num_pairs=11, num_nodes=8) == 3
+    # Measurements of nodes alone add as many as there are more of them than nodes: none of 1, and
+    # 2 of 10.
     assert count_degrees_of_freedom(num_alone=1, num_pairs=11, num_nodes=8) == 3
     assert count_degrees_of_freedom(num_alone=10, num_pairs=11, num_nodes=8) == 3 + 2
 

@@ -31,8 +31,11 @@ def test_busy_machine_is_recorded_in_each_round_and_reported_once(
 ) -> None:
     """Two rounds of one device, in which the ranks use 2 s, and other programs ``others_s``.
 
-    The counters of the processor are replaced, and so are the ranks.
+    The counters of the processor are replaced, and so are the ranks. A line warns if others use
+    more than 10%.
     """
+    # All counters only rise: seconds of the cores that any program used, that they had together,
+    # and that the ranks used, which are children of this process.
     readings = iter(
         CpuUse(busy_s=n * (2.0 + others_s), total_s=n * 10.0, children_s=n * 2.0)
         for n in (0, 1, 1, 2)  # before and after each round
@@ -62,4 +65,6 @@ def test_busy_machine_is_recorded_in_each_round_and_reported_once(
     assert Evidence.read(tmp_path).others_cpu_shares == {
         (NODE, "devices", number): pytest.approx(others_s / 10) for number in range(2)
     }
-    assert sum("60%" in line for line in shown_lines) == num_warnings
+    warnings = [line for line in shown_lines if line.startswith("other programs used")]
+    assert len(warnings) == num_warnings
+    assert all("60% of the cores" in line for line in warnings)

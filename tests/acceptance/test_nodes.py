@@ -556,7 +556,8 @@ def test_time_in_the_queue_of_the_engine_is_no_time_of_the_job(
 ) -> None:
     """A job with a limit of 100 s waits in the queue for longer than that, then runs and ends.
 
-    Each look at the job finds its next state, 60 s later.
+    Each look at the job finds its next state, 60 s later. Nobody asks to stop: no signal came, and
+    no earlier command has cancelled the job.
     """
     phases = ["waiting"] * 5 + ["running", "ended"]
     looks = iter(phases)
@@ -591,7 +592,8 @@ def test_time_in_the_queue_of_the_engine_is_no_time_of_the_job(
 def test_attach_takes_the_last_session_and_ignores_other_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Sessions 2 and 10, and a file that a file manager left.
+    # Sessions 2 and 10, the last one by its number though not by its name, and a file that a file
+    # manager left.
     for name in ("2", "10"):
         (tmp_path / "sessions" / name).mkdir(parents=True)
     (tmp_path / "sessions" / ".DS_Store").touch()

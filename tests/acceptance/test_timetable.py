@@ -25,7 +25,10 @@ def test_finished_test_states_no_times() -> None:
 def test_progress_states_the_time_left_of_the_phase_and_of_the_test(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Two rounds of devices and one of nodes; each takes 60 s, and 30 s is the guess before."""
+    """Two rounds of devices and one of nodes, each of which takes 60 s.
+
+    The guess before the first has ended is 30 s: 10 s of timed training and 20 s to start ranks.
+    """
     now_s = 0.0
     monkeypatch.setattr(timetable.time, "monotonic", lambda: now_s)
     progress = Progress(["devices", "devices", "nodes"], training_s=10.0)

@@ -427,8 +427,9 @@ def test_result_tells_what_was_measured_when_and_with_which_software(
 ) -> None:
     """Two sessions measure: one from 1,000 s on for 60 s, and one from 5,000 s on for 30 s.
 
-    A third one, later, measures nothing, and does not count. ``make_acceptance`` has the case toy
-    and the recipe tiny. The page has the same facts, for whoever files it as evidence.
+    A third one, later, measures nothing, and does not count. ``make_acceptance`` has the case toy,
+    the recipe tiny and its override seed 3. The page has the same facts, for whoever files it as
+    evidence.
     """
     now_s = 0.0
     monkeypatch.setattr(evidence_module.time, "time", lambda: now_s)
@@ -487,9 +488,12 @@ def test_busy_machine_is_named_in_the_result_on_the_page_and_in_the_terminal(
     assert result.measurement.others_cpu_share == expected_shares
     assert list_decisions(result) == ["pass"] * 4  # the verdicts do not depend on it
     for lang in LANGUAGES:
+        warning, _names, _advice = translate(phrase("accept.busy", names="|"), lang).partition("|")
         terminal = "\n".join(list_acceptance_lines(result, lang, folder="out"))
-        assert ("55%" in terminal) is is_busy
-        assert ("55%" in to_markdown([build_acceptance_document(result)], lang)) is is_busy
+        page = to_markdown([build_acceptance_document(result)], lang)
+        for text in (terminal, page):
+            assert (warning in text) is is_busy
+            assert ("55%" in text) is is_busy
 
 
 @pytest.mark.parametrize("lang", LANGUAGES)
@@ -499,8 +503,10 @@ def test_page_of_a_machine_without_pairs_does_not_mention_their_noise(
     evidence = DeviceEvidence(tmp_path)
     evidence.write_device_phase(DEVICES)
     alone = judge_folder(tmp_path)
+    # The words that introduce the noise of pairs, without the number after them.
     noise_of_pairs = translate(phrase("accept_noise.pair", share=""), lang).strip()
 
+    # Of steps and of matmuls.
     assert [quantity.noise_of_pairs for quantity in alone.quantities] == [None, None]
     assert noise_of_pairs not in to_markdown([build_acceptance_document(alone)], lang)
     for first, second in combinations(DEVICES, 2):

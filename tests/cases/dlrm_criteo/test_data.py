@@ -304,12 +304,12 @@ def test_ranks_read_the_rows_of_their_shards(spec, batch_size, world_size, seed)
         columns = [
             column_number for column_number in range(3) if column_number % world_size == rank
         ]
-        rows = list(
+        batches = list(
             SplitReader(spec, "train", columns).read_batches(
                 batch_size, rank=rank, world_size=world_size, order=order
             )
         )
-        for number, batch in zip(numbers, rows, strict=True):
+        for number, batch in zip(numbers, batches, strict=True):
             global_batch = range(ROWS["train"])[number * batch_size : (number + 1) * batch_size]
             first, end = (
                 len(global_batch) * rank_or_next // world_size for rank_or_next in (rank, rank + 1)

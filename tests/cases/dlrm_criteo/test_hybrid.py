@@ -54,11 +54,14 @@ def rank_results_by_spread(
     return [by_spread for by_spread, _ in rank_results_and_jobs]
 
 
-def join_tables(ranks: list[dict[str, Any]]) -> dict[int, torch.Tensor]:
-    """Return whole tables joined from the pieces of all ranks."""
+def join_tables(rank_results: list[dict[str, Any]]) -> dict[int, torch.Tensor]:
+    """Return whole tables, by their numbers, joined from the pieces of all ranks.
+
+    The ``pieces`` of a rank's result are the rows that it holds, by table and number of the first.
+    """
     pieces: dict[int, list[tuple[int, torch.Tensor]]] = {}
-    for item in ranks:
-        for (table, first_row), rows in item["pieces"].items():
+    for result in rank_results:
+        for (table, first_row), rows in result["pieces"].items():
             pieces.setdefault(table, []).append((first_row, rows))
     return {
         table: torch.cat([rows for _, rows in sorted(parts, key=lambda part: part[0])])

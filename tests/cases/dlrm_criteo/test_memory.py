@@ -36,16 +36,16 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def measure_and_predict_peak(
-    recipe: Any, folder: Path, *, steps: int = 1, **ranks: Any
+    recipe: Any, folder: Path, *, steps: int = 1, **context_fields: Any
 ) -> tuple[int, Prediction]:
     """Return the measured peak of a step in bytes, without parameters, and the prediction.
 
     The prediction is a lower bound, so the smallest peak of the ``steps`` is returned.
 
     Args:
-        ranks: fields of the ``JobContext``: rank, world_size and device.
+        context_fields: fields of the ``JobContext``: rank, world_size and device.
     """
-    context = JobContext(recipe, folder, memory=RankMemory(GIB), **ranks)
+    context = JobContext(recipe, folder, memory=RankMemory(GIB), **context_fields)
     module = cases.import_part("dlrm_criteo", "job")
     loaded = module.load_data(context)
     with LiveTensors() as live:

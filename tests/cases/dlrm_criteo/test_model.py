@@ -202,6 +202,7 @@ class MemoryWithoutHugePages(mmap.mmap):
 
 
 def test_tables_are_built_on_a_kernel_without_huge_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tables ask for huge pages with ``madvise``, which here raises an error; they do without."""
     expected = FusedTables((5, 7), 4, seed=3).weight
     monkeypatch.setattr(mmap, "mmap", MemoryWithoutHugePages)
     assert torch.equal(FusedTables((5, 7), 4, seed=3).weight, expected)

@@ -425,6 +425,7 @@ def test_interrupted_preparation_resumes_after_its_last_finished_stage(
 ):
     """The first call is interrupted after ``stop_after`` + 1 stages, the second one is not."""
     saved_stages = []
+    resumed = False  # whether the second call has begun
     save_result = PartialFolder.save_result
 
     def save_and_stop(partial_folder, name, result):
@@ -436,7 +437,6 @@ def test_interrupted_preparation_resumes_after_its_last_finished_stage(
 
     monkeypatch.setattr(PartialFolder, "save_result", save_and_stop)
     data = tmp_path / "data"
-    resumed = False
     with pytest.raises(KeyboardInterrupt):
         prepare(raw_days, data, print, workers=2)
     assert sorted(path.name for path in tmp_path.iterdir()) == [".data.partial", "raw"]

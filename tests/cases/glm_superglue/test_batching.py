@@ -91,20 +91,27 @@ def test_batch_holds_only_existing_candidates():
     assert {array.dtype for array in arrays} == {np.dtype("i8"), np.dtype("?")}
 
 
-@pytest.mark.parametrize(("rows", "width"), [([0, 1], 8), ([0], 8)])
-def test_a_trimmed_batch_is_as_wide_as_its_longest_sequence(monkeypatch, rows, width):
-    """``HELD`` has two samples, 0 and 1, whose longest sequences have 5 and 7 tokens.
+@pytest.mark.parametrize(
+    ("rows", "width"), [([0], 8), ([0, 1], 8), ([0, 2], 16), ([0, 1, 2, 3], 20)]
+)
+def test_a_trimmed_batch_is_as_wide_as_its_longest_sequence(rows, width):
+    """The longest sequences of the samples 0 to 3 have 5, 7, 9 and 17 tokens.
 
-    Usually all sequences are padded to 10 tokens; with ``trim`` only as far as a batch needs:
-    ``width``, which is the longest length rounded up to a multiple of 8 (8 for both).
+    Usually all sequences are padded to 20 tokens; with ``trim`` only as far as a batch needs:
+    ``width``, which is the longest length rounded up to a multiple of 8, but at most 20.
     """
-    full, _ = HELD.batch(rows)
-    monkeypatch.setattr(HELD, "trim", True)
-    trimmed, _ = HELD.batch(rows)
+    more_samples = [
+        [make_sequence([2, 4, 0, *[9] * (length - 3)], separator=3, target_ids=[8])]
+        for length in (9, 17)
+    ]
+    examples = Held([*HELD.samples, *more_samples], seq_length=20)
+    full, _ = examples.batch(rows)
+    examples.trim = True
+    trimmed, _ = examples.batch(rows)
     assert trimmed.ids.shape == (len(full.ids), width)
     assert (trimmed.ids == full.ids[:, :width]).all()
-    # The flat positions with the new width, converted to the full width of 10.
-    picked = trimmed.target_rows % width + trimmed.sequence_of_target * 10
+    # The flat positions with the new width, converted to the full width of 20.
+    picked = trimmed.target_rows % width + trimmed.sequence_of_target * 20
     assert picked.tolist() == full.target_rows.tolist()
 
 

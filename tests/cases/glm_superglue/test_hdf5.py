@@ -296,9 +296,13 @@ def test_prepare_refuses_to_transpose_a_contradictory_matrix(tmp_path, splits, k
     folder = write_download(tmp_path / "raw", splits, form="csc")
     name, edit, _ = CONTRADICTIONS[kind]  # array, its change, the error of a matrix by rows
     # By columns, an index is a row instead of a column; there are fewer than 10,000 rows.
-    change_array(folder, name, set_numbers((0, 10_000)) if kind == "column outside" else edit)
-    with pytest.raises(DataError):
+    file = change_array(
+        folder, name, set_numbers((0, 10_000)) if kind == "column outside" else edit
+    )
+    with pytest.raises(DataError) as caught:
         prepare(folder, tmp_path / "data", lambda _: None)
+    # The error names the matrix, which is the first part of an array's name, such as text/data.
+    assert caught.value.where == f"{file}, {name.partition('/')[0]}"
     assert not (tmp_path / "data").exists()
 
 
