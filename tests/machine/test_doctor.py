@@ -152,7 +152,7 @@ def test_too_few_devices_stop_a_run(tmp_path):
         "stops",
         "3 fake devices are needed, but this machine has 2",
     )
-    assert "--nproc 2" in condition.fix
+    assert "--nproc to at most 2" in condition.fix
     # Ranks on a CPU may share cores; it is the check ``cores`` that reports it.
     cpu = make_machine(tmp_path, vendor=Card(name="cpu"), nproc=3)
     assert read_single_condition(doctor.check_device(cpu)).severity == "fine"
