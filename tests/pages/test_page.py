@@ -520,11 +520,11 @@ def test_facts_of_a_run_are_shown_with_its_figures():
 @pytest.mark.parametrize(
     ("values", "expected"),
     [
-        ({}, "Achieved share of the peak: 31.6 % (40.7% of the measured matmul rate)"),
-        ({"MFU": None}, "Achieved share of the matmul rate: 40.7 %"),
+        ({}, "Model FLOPs utilization: 31.6 % (40.7% of the measured matmul rate)"),
+        ({"MFU": None}, "Utilization of the matmul rate: 40.7 %"),
         (
             {"MFU": None, "MAMFU": None},
-            "Achieved share of the peak: – (no dense bf16 peak is known for X)",
+            "Model FLOPs utilization: – (no dense bf16 peak is known for X)",
         ),
     ],
 )

@@ -42,7 +42,7 @@ def follow(
     ],
     as_json: Json = False,
 ) -> None:
-    """Send runs to other programs; a run in progress is followed until it ends.
+    """Send runs to TensorBoard, MLflow or other programs; follow unfinished runs to the end.
 
     If a run is sent again, its data points are not duplicated. The exit code is 1 if a program did
     not accept a run.

@@ -160,7 +160,7 @@ def read_plan_file(request: RunRequest) -> PlanFile:
             f"{option} cannot be used with a plan file",
             where=str(path),
             rule="each run in the file has its own options",
-            fix="set the option in the runs of the file; see docs/measuring.md for the keys",
+            fix="set the option for each run in the file; see docs/measuring.md for the keys",
         )
     try:
         file = _PlanDocument.model_validate(read_yaml(path) or {})
