@@ -49,7 +49,8 @@ class Point:
         reason: why it was skipped, or what is wrong with its result; None if measured.
         why: the reason as a code with arguments.
         rate: in FLOP/s or bytes/s: ``median`` and ``max`` of the repetitions.
-        swing: relative difference between the two halves of the repetitions.
+        swing: how much less time the faster half of the repetitions took than the slower half, as
+            a fraction.
     """
 
     size: tuple[int, ...]

@@ -118,7 +118,9 @@ class RankEntry(Frozen, RankSums):
     step_ns: Count | None = Field(default=None, description="median time of the measured steps")
     matmul_flops_per_second: Number | None = Field(default=None, description="in preflight")
     matmul_swing: Amount | None = Field(
-        default=None, description="relative change of that rate while it was measured"
+        default=None,
+        description="how much less time the faster half of that measurement took than the slower "
+        "half, as a fraction",
     )
     memory_scope: str | None = None
     used_bytes: Count | None = Field(description="highest reading of the memory in use")
