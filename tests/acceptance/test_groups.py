@@ -100,6 +100,20 @@ def test_ring_of_many_nodes_sends_twice_what_a_pair_sends() -> None:
     assert MODEL.predict_s(1_000_000) == pytest.approx(1.0 + 0.2 * 2)
 
 
+def test_pair_that_looks_faster_than_its_nodes_communicates_in_no_time() -> None:
+    """Noise may make a pair look faster; larger sets are then predicted like a node alone."""
+    model = StepTimeModel(alone_s=1.0, pair_s=0.9, noise=0.001, degrees_of_freedom=100)
+    assert model.predict_s(8) == 1.0
+
+
+def test_three_nodes_are_not_searched_and_four_are_measured_together() -> None:
+    """Of three nodes, pairs show every fault. ``SetTimes()``: no set was measured yet."""
+    three = search_groups(name_nodes(0, 1, 2), MODEL, SetTimes(), repeats=REPEATS)
+    assert (three.outcome, three.whole, three.to_measure) == ("as_predicted", None, ())
+    four = search_groups(name_nodes(0, 1, 2, 3), MODEL, SetTimes(), repeats=REPEATS)
+    assert (four.outcome, four.to_measure) == ("unfinished", (name_nodes(0, 1, 2, 3),))
+
+
 def test_search_ends_after_all_nodes_if_their_time_is_as_predicted() -> None:
     """Sixteen simulated nodes without a slow switch take exactly what the model predicts.
 
@@ -191,6 +205,19 @@ def test_wrong_prediction_blames_no_node_and_ends_the_search_early() -> None:
     # halves are too few to conclude that.
     assert (search.outcome, search.groups) == ("evenly_slow", ())
     assert len(cluster.seconds) == 1 + 2 + 4  # all nodes, the halves and the quarters
+
+
+def test_single_nodes_of_slow_sets_are_not_measured() -> None:
+    """Sets of three or more are slow. Of five nodes, one half has three, and its halves one and two.
+
+    Only nodes that pass by themselves are searched, so a single node counts as fast.
+    """
+    cluster = Cluster(5, slower_than_predicted=0.2)
+
+    search = cluster.search()
+
+    assert sorted(len(node_set) for node_set in cluster.seconds) == [2, 2, 3, 5]
+    assert (search.outcome, search.groups) == ("cannot_tell", ())
 
 
 def test_wrong_prediction_does_not_hide_a_group() -> None:

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import pytest
 
 from trainmark.acceptance import timetable
-from trainmark.acceptance.timetable import Progress, ScheduledRound, Timetable
-
-if TYPE_CHECKING:
-    import pytest
+from trainmark.acceptance.timetable import Progress, ScheduledRound, Timetable, format_time
 
 
 def test_finished_test_states_no_times() -> None:
@@ -20,6 +17,30 @@ def test_finished_test_states_no_times() -> None:
     one_round = ScheduledRound(phase="devices", number=0, teams=[("a",)])
     unfinished = Timetable(title="2 devices", schedule=[one_round], round_s=30.0, limit_s=600.0)
     assert "in all about 0.5 min" in unfinished.describe()
+
+
+def test_rounds_of_each_phase_are_counted_and_timed() -> None:
+    schedule = [
+        ScheduledRound(phase="devices", number=0, teams=[("a",)]),
+        ScheduledRound(phase="devices", number=1, teams=[("a",)]),
+        ScheduledRound(phase="nodes", number=0, teams=[("a",)]),
+    ]
+    lines = Timetable(title="a", schedule=schedule, round_s=30.0, limit_s=600.0).describe()
+    assert lines[1:3] == ["devices: 2 rounds, about 1.0 min", "nodes: 1 round, about 0.5 min"]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (594, "9.9 min"),
+        (600, "10 min"),  # from here on without a fraction
+        (7_140, "119 min"),
+        (7_200, "2.0 h"),  # from here on in hours
+        (9_000, "2.5 h"),
+    ],
+)
+def test_time_is_in_minutes_and_from_two_hours_on_in_hours(seconds: float, text: str) -> None:
+    assert format_time(seconds) == text
 
 
 def test_progress_states_the_time_left_of_the_phase_and_of_the_test(

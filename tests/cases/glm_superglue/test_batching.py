@@ -82,6 +82,7 @@ def test_batch_holds_only_existing_candidates():
     assert batch.sample_of_sequence.tolist() == [0, 1, 1]  # by its place in the batch
     assert batch.choice_of_sequence.tolist() == [0, 0, 1]  # by its place in the sample
     assert batch.max_choices == 2
+    assert batch.first_ids.tolist() == batch.ids[:2].tolist()  # of sample 1 and of sample 0
     assert batch.correct.tolist() == [True, True, False]
     # Positions in the flattened ids: 10 * sequence + position in it.
     assert batch.target_rows.tolist() == [4, 5, 6, 13, 14, 23]
