@@ -318,5 +318,6 @@ def list_(
     for title, rows in sections.items():
         _print_table(title, rows)
     if "fields" in sections:
+        # The terminal also shows what the values of the column `rule` mean; JSON has only rows.
         rules = [{"rule": rule, "meaning": meaning} for rule, meaning in _RULE_MEANINGS.items()]
         _print_table("rules", rows=rules)

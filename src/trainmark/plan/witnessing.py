@@ -354,7 +354,14 @@ def _choose_labels(
 
 
 def _describe_data(witness: Witness) -> PlannedData:
-    """Return the plan's entry for data, of which nothing is known: the program reads it itself."""
+    """Return the plan's entry for the data of a user's program, which the program reads itself.
+
+    So nothing is known of the data: their numbers are 0. The entry still tells which launches are
+    comparable, by a digest of the program.
+
+    Args:
+        witness: the program; ``folder`` is its working directory.
+    """
     return PlannedData(
         folder=witness.folder,
         origin="real",  # the other value is for data that a case of Trainmark generates

@@ -76,7 +76,8 @@ def analyze(log: str, options: Options) -> Analysis:
     sample = extraction.sample  # the values that count; None: there are none
     if sample is None:
         extraction.notes.insert(0, describe_missing_value(extraction))
-        # As in the public log analyzer, a record without values has a loss in any case; 0: none.
+        # As in the public tool that docs/analyze.md refers to, the record of a failed run has a
+        # loss in any case; 0: the log has none.
         loss = 0.0 if finite_loss is None else finite_loss
         record = _make_record(log, options, devices, loss=loss, result=None, failed=True)
         return Analysis(record, figures | {"loss": finite_loss})
@@ -86,8 +87,7 @@ def analyze(log: str, options: Options) -> Analysis:
     figures["others"] = _compare_other_speeds(extraction, result, options)
     failed = _judge_run(extraction, sample, result, options)
     recorded_loss = finite_loss  # None: there is no loss, or it is not finite
-    # The record of a failed run has a loss even if the log has none. A result of 0, too, is a
-    # failure.
+    # Here too, the record of a failed run has a loss. A run with a result of 0 has failed.
     if extraction.loss is None and (failed or result.value <= 0):
         recorded_loss = 0.0
     record = _make_record(log, options, devices, loss=recorded_loss, result=result, failed=failed)
