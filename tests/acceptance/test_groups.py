@@ -208,7 +208,7 @@ def test_wrong_prediction_blames_no_node_and_ends_the_search_early() -> None:
 
 
 def test_single_nodes_of_slow_sets_are_not_measured() -> None:
-    """Sets of three or more are slow. Of five nodes, one half has three, and its halves one and two.
+    """Sets of three or more are slow. Of five nodes, one half has three; its halves one and two.
 
     Only nodes that pass by themselves are searched, so a single node counts as fast.
     """

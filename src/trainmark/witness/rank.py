@@ -269,8 +269,8 @@ class WitnessedRank:
             end_ns=self._training_end_ns,
             steps=self.steps,
             epochs=1,  # the probe does not know the program's epochs: all steps are one
-            # The event of a window has the time of the check after the window before. This is the
-            # time of the check before a last pause, after which no window came; 0 without one.
+            # The weights are checked before each pause, and the event of the next window reports
+            # the time. Here it is that of a last pause, which no window followed; 0: none.
             check_ns=self._pending_check_ns,
         )
         start_ns = self.clock()
@@ -283,7 +283,7 @@ class WitnessedRank:
             allocator_peak_bytes=memory.allocator_peak_bytes,
             used_bytes=memory.used_bytes,
             flops_counted=self.flops.step_flops,
-            rows=self.batches.list_rows(),
+            rows=self.batches.list_rows(),  # digests, by which rows that were read twice are found
         )
         self.events.emit("end")
 

@@ -317,17 +317,18 @@ def build_run_facts(record: Record) -> Section:
     A fact whose value is None is not shown. Precision flags that are not known are shown as "none".
     """
     plan = record.plan
-    job = record.environment.get("job") or {}  # what the job reported of itself; None: nothing
+    # What the job reported of itself, such as its own ``kernels``; None: nothing.
+    job = record.environment.get("job") or {}
     about = plan.about  # facts of the case
     # ``plan.fix_hp`` and ``plan.extra`` below are changes to fields of the recipe
-    # ``compared_with``: the former has those that the closed rules allow, the latter all others.
+    # ``compared_with``. The rules of the closed division allow those in ``fix_hp`` alone.
     changed = phrase("def.fix_hp", standards=plan.compared_with)
     # Each field as ``NAME=VALUE``. They are joined below by the separator of the page's language.
     recipe_fields = [
         format_fix_hp({name: value}) for name, value in _list_recipe_fields(record).items()
     ]
-    # Whether each of PyTorch's attention kernels may run. Those that did run in the first step are
-    # in ``attention``, as text. A record has no such key if the ranks reported no kernels.
+    # Whether PyTorch may use each of its attention kernels. A record has no such key if the ranks
+    # did not report it. The key ``attention`` has the kernels that ran in the first step, as text.
     attention_flags = record.environment.get("attention_flags", {})
     attention_kernels = [name for name, is_allowed in attention_flags.items() if is_allowed]
     facts: dict[str, Phrase] = {
