@@ -268,7 +268,8 @@ def test_weight_that_is_stored_twice_is_refused() -> None:
 def test_files_must_hold_the_tensors_of_their_index(
     tmp_path: Path, listed: dict[str, str], where: str | None, what: str | None
 ) -> None:
-    # File 1 holds tensor a, file 2 holds b; ``listed`` is what the index says.
+    # File 1 holds tensor a, file 2 holds b. ``listed`` is what the index says: the file of each
+    # tensor. ``where`` is what the error names below the folder; None: the folder is accepted.
     for number, name in enumerate("ab", 1):
         save_file({name: torch.ones(2)}, tmp_path / f"{number}.safetensors")
     (tmp_path / INDEX_FILE).write_text(json.dumps({"weight_map": listed}))

@@ -82,12 +82,7 @@ def test_case_trains_as_on_a_cpu_with_exact_times(
     [
         ("toy", {"grad_accum_steps": 3, "micro_batch_size": 16}),
         ("gpt_megatron", {"grad_accum_steps": 2}),
-        (
-            "llama2_7b_lora",
-            {
-                "init": "random",
-            },
-        ),
+        ("llama2_7b_lora", {"init": "random"}),
     ],
 )
 def test_gradient_accumulation_and_random_weights_equal_those_of_a_cpu(
