@@ -353,5 +353,6 @@ def test_each_file_of_an_index_is_listed_once(tmp_path: Path) -> None:
     index = tmp_path / INDEX_FILE
     names = {"a": "part-2.safetensors", "b": "part-1.safetensors", "c": "part-2.safetensors"}
     index.write_text(json.dumps({"weight_map": names}))
+    # The names that are looked for, in this order: a single file of weights, or an index of files.
     files = find_weight_files(tmp_path, (SINGLE_FILE, INDEX_FILE), FAULT)
     assert [file.name for file in files] == ["part-1.safetensors", "part-2.safetensors"]

@@ -67,6 +67,7 @@ def read_monitor(monitor: Monitor) -> dict[int, DeviceSample]:
 def test_a_reading_has_every_device_of_the_ranks(
     monitor: Monitor, monitor_numbers: list[int]
 ) -> None:
+    # By the monitor's number of each device. ``sample_faults`` lists values that cannot be right.
     samples = read_monitor(monitor)
     assert [fault for sample in samples.values() for fault in sample_faults(sample)] == []
     assert set(monitor_numbers) <= set(samples)

@@ -256,6 +256,8 @@ def test_cards_of_another_vendor_are_ignored(
     vendor: nvidia.Nvidia, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, node: str | None
 ) -> None:
     """Their libraries may have NVML's name; files of the driver show the vendor of the cards."""
+    # ``PROC`` and ``DEVICE_NODES`` are folders with files of drivers, below /proc and in /dev. NVML
+    # answers with a card, as that of the other vendor would.
     if node is not None:  # None: a machine without a file of any driver
         (tmp_path / node).touch()
     monkeypatch.setattr(driver, "PROC", tmp_path / "none")

@@ -85,7 +85,9 @@
     const test = ([, key, sign, wanted]) => (row) => {
       const here = values.get(row)[key];
       if (here === undefined) return false;
-      const [a, b] = typeof here === "number" ? [here, Number(wanted)] : [String(here), wanted];
+      // A date stands for its whole day, month or minute, so only so much of a start time is compared.
+      const text = key === "started_utc" ? here.slice(0, wanted.length) : String(here);
+      const [a, b] = typeof here === "number" ? [here, Number(wanted)] : [text, wanted];
       if (sign === "~") return String(here).toLowerCase().includes(wanted.toLowerCase());
       return { "=": a === b, "!=": a !== b, ">": a > b, "<": a < b, ">=": a >= b, "<=": a <= b }[sign];
     };
