@@ -247,7 +247,8 @@ def test_death_of_the_first_node_loses_no_result_of_others(cluster: Cluster) -> 
         if "nodes: 1 of" in line:
             break
     # Kill the agent of the first node. It chooses the rounds of pairs, and the ranks of each of its
-    # pairs meet at its address.
+    # pairs meet at its address. The agents of this command have its folder, sessions/1, among
+    # their arguments.
     for other in psutil.process_iter(["cmdline"]):
         args = other.info["cmdline"] or []
         is_agent = "trainmark.acceptance.agent" in args and f"{cluster.out}/sessions/1" in args

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import socket
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import psutil
@@ -30,9 +31,18 @@ if TYPE_CHECKING:
     from trainmark.launch.launchers import EngineJob, JobState
 
 
-def _list_processes(run_id: str) -> list[list[int]]:
-    """Return the process ids of a run, of each of its nodes."""
-    return [ids for run, ids in find_alive_runs().items() if run.startswith(run_id)]
+def _list_processes(run_id: str) -> list[psutil.Process]:
+    """Return the living processes of all nodes of a run.
+
+    Processes of a node have an id of their own in place of the run's, which begins with ``run_id``.
+    """
+    processes = []
+    for run_of_node, pids in find_alive_runs().items():
+        if run_of_node.startswith(run_id):
+            for pid in pids:
+                with suppress(psutil.NoSuchProcess):  # it has ended since it was listed
+                    processes.append(psutil.Process(pid))
+    return processes
 
 
 @pytest.fixture(scope="module")
@@ -73,9 +83,7 @@ def run_two_nodes(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) 
             plan, Cluster(master_port=port), request or StopRequest(), lambda _: None
         )
         # What was killed may take a moment to end.
-        pids_by_node = _list_processes(plan.run_id)
-        processes = [psutil.Process(pid) for pids in pids_by_node for pid in pids]
-        _ended, alive = psutil.wait_procs(processes)
+        _ended, alive = psutil.wait_procs(_list_processes(plan.run_id))
         assert alive == []
         return record
 

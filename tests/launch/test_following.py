@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -63,6 +64,21 @@ class Held(Launcher):
         raise EnvironmentFault("no host\x1b[2J")  # a text that would clear the terminal
 
 
+class SleepClock:
+    """Stands for the module ``time``: its clock shows the seconds that were slept so far."""
+
+    perf_counter_ns = staticmethod(time.perf_counter_ns)  # of events, whose times do not matter
+
+    def __init__(self) -> None:
+        self._now_s = 0.0
+
+    def monotonic(self) -> float:
+        return self._now_s
+
+    def sleep(self, seconds: float) -> None:
+        self._now_s += seconds
+
+
 @pytest.fixture
 def plan(tmp_path: Path) -> Plan:
     """Return the plan of a run on two nodes, whose folder is prepared as before a submission."""
@@ -118,19 +134,22 @@ def test_a_signal_cancels_the_job_and_leaves_a_record(
 def test_job_that_does_not_end_is_abandoned_after_its_time_limit(
     plan: Plan, use_engine: Callable[[Held], None], monkeypatch: pytest.MonkeyPatch, answers: bool
 ) -> None:
-    """Patience is shortened to 0.1 s: with a job that runs too long, and with cancelling it.
+    """A job of at most 60 s is cancelled after these and 300 s of grace, and again every 30 s.
 
-    ``Held`` is an engine whose job runs until it is cancelled, or longer if it ``stays``.
+    It is abandoned 90 s after the first time. ``Held`` is an engine whose job runs until it is
+    cancelled, or longer if it ``stays``.
     """
     # The job goes on although it is cancelled; an engine that does not answer cannot cancel it.
     use_engine(Held(stays=True, answers=answers))
-    monkeypatch.setattr(launchers, "_GRACE_S", 0.1)
-    monkeypatch.setattr(submission, "_CANCEL_PATIENCE_S", 0.1)
-    monkeypatch.setattr(submission, "_CANCEL_INTERVAL_S", 0.03)
-    short = plan.model_copy(update={"recipe": plan.recipe | {"timeout_s": 0.1}})
+    clock = SleepClock()
+    monkeypatch.setattr(submission, "time", clock)
+    monkeypatch.setattr(submission, "_POLL_S", 1.0)
+    short = plan.model_copy(update={"recipe": plan.recipe | {"timeout_s": 60.0}})
     job, messages = EngineJob(short, Cluster()), list[str]()
     assert submission.follow(job, StopRequest(), messages.append).status == "timed_out"
-    assert job.num_cancels > 1  # again and again, until patience ends
+    # The limit is exceeded at 361 s; the cancels are then, and 30 and 60 s later.
+    assert job.num_cancels == 3
+    assert clock.monotonic() == 361 + 90
     assert messages[-1] == ("RUNNING" if answers else "no controller")
 
 
@@ -157,6 +176,7 @@ def test_failed_job_whose_log_was_deleted_has_ended(plan: Plan) -> None:
     job = launchers.start_job(command, plan, Cluster())
     assert job.process is not None
     assert job.process.wait() == 3
+    # The state as any launcher reads it, which ``Held`` replaces.
     assert Launcher.read_state(Held(), job) == JobState(phase="ended")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 from typing import TYPE_CHECKING
 
 import psutil
@@ -182,9 +183,8 @@ def test_real_rank_missing_from_a_collective_is_named(tmp_path: Path) -> None:
             assert rank.stdout.readline() == b"ready\n"
         stacks: list[dict[str, object]] = []
         # Repeated: rank 0 may not be in the barrier yet, and stacks are written with a delay.
-        for _ in range(50):
-            if stacks == expected:
-                break
+        deadline_s = time.monotonic() + 600  # so that a test that fails ends
+        while stacks != expected and time.monotonic() < deadline_s:
             save_stacks(ranks, list(files.values()), STACKS_SIGNAL)
             stacks = sorted(group_ranks(files), key=lambda group: str(group["ranks"]))
     finally:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shlex
 from pathlib import Path
-from shutil import which
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -157,8 +156,8 @@ def test_a_failing_node_ends_the_job_once_the_others_ended(
     phase: str,
     message: str,
 ) -> None:
-    # Both nodes run a command that fails, node 0 later than node 1. If "lost", the fake ssh cannot
-    # even connect to node 1.
+    # Both nodes run a command that fails, node 0 later than node 1: a job that ended with node 1
+    # would not wait for the file of node 0. If "lost", the fake ssh cannot even connect to node 1.
     if phase == "lost":
         (fake_hosts / "n1.ssh_error").write_text("Timeout, server n1 not responding.\n")
     node_0_ended = fake_hosts / "ended"
@@ -175,17 +174,17 @@ def test_cancelling_ends_the_input_of_all_nodes(
 ) -> None:
     # The node reports its start, reads its input to the end, and reports that. In a session of its
     # own no signal to the job reaches it.
-    os.mkfifo(tmp_path / "here")
-    text = f"echo here > {tmp_path}/here; cat > /dev/null; echo ended > {tmp_path}/ended"
+    reports = tmp_path / "reports"
+    os.mkfifo(reports)  # each read of it waits for a report
+    text = f"echo started > {reports}; cat > /dev/null; echo ended > {reports}"
     job = start_nodes(plan, make_site(), f"setsid sh -c {shlex.quote(text)}")
-    (tmp_path / "here").read_text()  # waits until the node has started
+    assert reports.read_text() == "started\n"
     assert ssh.Ssh().read_state(job).phase == "running"
     ssh.Ssh().cancel(job)
     assert job.process is not None
     assert job.process.wait() == 1  # of the script that started the nodes: it was terminated
     assert ssh.Ssh().read_state(job).phase == "ended"
-    while not (tmp_path / "ended").exists():  # the node saw its input end
-        os.sched_yield()
+    assert reports.read_text() == "ended\n"  # the node saw its input end
     # Another process, which has no connection to the nodes, takes the job for ended.
     assert ssh.Ssh().read_state(EngineJob(plan, make_site())).phase == "ended"
 
@@ -259,12 +258,22 @@ def test_copying_may_take_longer_than_other_calls(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The limit of a call is shortened to 1 s; packing takes 2 s."""
+    """The usual limit of a call is 0 s from the second call on, which packs the files."""
     site = make_site("a\n", run_root=tmp_path / "remote")
     remote_folder = ssh.locate_remote_folder(plan, site)
     remote_folder.mkdir(parents=True)
     (remote_folder / name_node_file(0)).write_text("events")
-    install_tar(fake_hosts, f'sleep 2; exec {which("tar")} "$@"')
-    monkeypatch.setattr(launchers, "_PROGRAM_TIMEOUT_S", 1.0)
+    num_calls = 0
+
+    def run_and_shorten_limit(*words: str, **options: Any) -> str:
+        """Run a program, and leave no time for later ones without a limit of their own."""
+        nonlocal num_calls
+        num_calls += 1
+        output = launchers.run_program(*words, **options)
+        monkeypatch.setattr(launchers, "_PROGRAM_TIMEOUT_S", 0.0)
+        return output
+
+    monkeypatch.setattr(ssh, "run_program", run_and_shorten_limit)
     ssh.Ssh().collect(EngineJob(plan.model_copy(update={"nnodes": 1}), site))
     assert (Path(plan.run_dir) / name_node_file(0)).read_text() == "events"
+    assert num_calls == 2  # the first one lists files that are too large

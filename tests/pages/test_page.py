@@ -359,10 +359,11 @@ def test_a_published_row_is_compared_with_a_run_of_the_same_work():
 def test_a_published_row_of_other_work_is_the_closest_result(plan, environment, expected):
     run, row = make_run_and_published_row()
     # ``plan`` holds recipe fields, and possibly ``train_samples`` and ``nproc``, which are not.
-    samples = plan.pop("train_samples", run.plan.data.train_samples)
+    recipe_fields = dict(plan)
+    samples = recipe_fields.pop("train_samples", run.plan.data.train_samples)
     changes = {
-        "nproc": plan.pop("nproc", 8),
-        "recipe": run.plan.recipe | plan,
+        "nproc": recipe_fields.pop("nproc", 8),
+        "recipe": run.plan.recipe | recipe_fields,
         "data": run.plan.data.model_copy(update={"train_samples": samples}),
     }
     run = run.model_copy(
