@@ -102,6 +102,7 @@ def interpolate_counter(
         readings: pairs of time and value, also outside the interval; None: this reading did not
             have the counter.
     """
+    # Without readings, too, the array has two columns; None becomes NaN.
     times, values = np.array(readings, dtype=float).reshape(-1, 2).T
     return measure_energy(times, values, interval)
 

@@ -25,8 +25,9 @@ EXCEPTION_MESSAGE = {"code": "exception", "args": {"text": "m"}}
 def make_facts(t_ns: int, product: str = H100, matmul: float | None = 4e14) -> dict[str, Any]:
     """Return the event in which a rank reports its device and the device's rate of matmuls.
 
-    ``matmul`` is FLOP/s as measured on this device, 4e14; ``H100`` is a name that the table of
-    published peaks has. Of the other numbers only the 80,000 bytes of memory are expected in tests.
+    Args:
+        product: name of the device; the table of published peaks has ``H100``.
+        matmul: the rate in FLOP/s.
     """
     return make_event(
         "facts",
@@ -42,7 +43,8 @@ def make_uneven_ranks(
 ) -> list[list[dict[str, Any]]]:
     """Return the events of two ranks: 5 steps, 2 of them measured, one evaluation.
 
-    ``flops`` are those of each window; each sample has 10 tokens.
+    ``flops`` are those of each window; each sample has 10 tokens. ``wait_ns`` is the time in which
+    each step waits for data.
 
     Rank 0 trains 4 samples a step and rank 1 three, two in the last step. Times in seconds:
 
@@ -152,7 +154,7 @@ def test_two_uneven_ranks_give_exact_figures(uneven_run: RunTimeline) -> None:
     )
     assert values == pytest.approx(
         {
-            "e2e_time": 17.5,  # 0.5 to rank 1's end at 18
+            "e2e_time": 17.5,  # from the launch at 0.5 s to rank 1's end at 18 s
             "train_time": 13.0,  # rank 1: 4 to 17
             "p_whole": 34 / 13,
             "p_train": 34 / 11,  # less 2 s of evaluation
@@ -257,7 +259,7 @@ def test_losses_are_weighted_by_samples_and_skip_nonfinite_values(tmp_path: Path
         return [figures["loss"], figures["final_loss"]]
 
     # 17 steps of 10 samples, one that does not count, and steps of 30 and of 10. The final loss
-    # is that of the last two steps.
+    # is that of the last tenth of the 20 steps, so of two.
     whole_run, last = read_losses([9.0] * 17 + [None, 1.0, 2.0])
     assert (whole_run.value, last.value) == ((170 * 9 + 30 + 20) / 210, 50 / 40)
     for figure in read_losses([None, None, None]):
@@ -332,10 +334,14 @@ def test_two_uneven_ranks_give_an_exact_series_and_spans(uneven_run: RunTimeline
 def compute_run_figures(
     tmp_path: Path, ranks: list[list[dict[str, Any]]], world_size: int = 2, **more: Any
 ) -> Any:
-    """Write and read the run of these ranks, of ``world_size`` in all; return its figures.
+    """Return the figures, by name, of a run whose ranks have these events.
 
     ``measure`` joins the run with a plan of a device whose precision is bf16 and whose first three
     steps are not measured.
+
+    Args:
+        world_size: number of ranks, which may be more than those that left events.
+        more: other values of that plan.
     """
     timeline = read_run(write_run(tmp_path / "run", [launch_event()], *ranks), world_size)
     return compute_figures(measure(timeline, precision="bf16", warmup_steps=3, **more))

@@ -19,6 +19,8 @@ from trainmark.errors import EnvironmentFault, UsageError
 from trainmark.export.followers import targets
 from trainmark.export.followers.backends import mlflow
 from trainmark.export.followers.targets import FollowTarget, parse_targets, require_backends
+from trainmark.plan.plan_file import read_plan_file
+from trainmark.plan.request import RunRequest
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -132,9 +134,6 @@ def test_run_refuses_a_missing_package_before_anything_starts(
 
 
 def test_follow_option_applies_to_all_runs_of_a_plan_file(tmp_path: Path) -> None:
-    from trainmark.plan.plan_file import read_plan_file
-    from trainmark.plan.request import RunRequest
-
     path = tmp_path / "plan.yaml"
     text = "runs:\n- {case: toy, set: {bs: [8, 16]}, follow: [wandb, tensorboard]}\n"
     path.write_text(text + "- {case: toy, name: b, follow: mlflow}\n")

@@ -268,7 +268,10 @@ def test_field_that_the_baseline_lacks_is_same_work_if_it_is_none() -> None:
 
 
 def test_noisy_baseline_is_the_reason_if_launches_exceed_its_tolerance_too() -> None:
-    """More launches to judge would not help against a baseline with a tolerance of 12%."""
+    """More launches to judge would not help against a baseline with a tolerance of 12%.
+
+    The tolerance is six times the variation of the baseline's three launches, 2%.
+    """
     judgement = judge_rates([80.0, 120.0], make_baseline([100.0, 102.0, 98.0]))
     assert (judgement.verdict, judgement.message.code) == ("noisy", "gate_noisy_baseline")
     assert judgement.message.args["baseline_launches"] == 3

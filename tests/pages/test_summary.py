@@ -129,12 +129,11 @@ def test_plan_file_entry_with_a_contradicted_launch_has_no_figures():
         make_launch_record(0, p_core=100.0),
         make_launch_record(1, p_core=1.0, trust=trust, verification="contradicted"),
     ]
-    rates = []
-    for records in (launches[:1], launches):
-        entry = SeriesEntry(name="a", state="finished", ended={})
-        entry.ended = {number: (Path(), record) for number, record in enumerate(records)}
-        rates.append("samples/s" in build_series_table([entry], width=200))
-    assert rates == [True, False]
+    # Of an entry with launch 0 alone, and of one with both.
+    for records, has_rate in ((launches[:1], True), (launches, False)):
+        ended = {number: (Path(), record) for number, record in enumerate(records)}
+        entry = SeriesEntry(name="a", state="finished", ended=ended)
+        assert ("samples/s" in build_series_table([entry], width=200)) is has_rate
 
 
 def test_first_lines_say_once_that_no_window_was_repeated():

@@ -309,6 +309,11 @@ def test_fine_tuning_page_has_other_columns():
 
 
 def test_the_references_choose_the_column_set():
+    """``FINE_TUNING`` are the columns of the published page of llama2_7b_lora.
+
+    ``PERFORMANCE`` are those of dlrm_criteo, and of a case without published rows.
+    """
+
     def make_references(*columns):
         return reference.References(columns=columns)
 
@@ -322,9 +327,8 @@ def test_the_references_choose_the_column_set():
         tables.list_columns(make_references(*PAGES_OF_FOUNDING_DOCUMENTS["dlrm_criteo"][0]))
         == tables.PERFORMANCE
     )
-    # ``FINE_TUNING`` above are the columns of llama2_7b_lora, ``PERFORMANCE`` those of dlrm_criteo
-    # and of a case without rows. One header may be none of our columns, that of the quality, such
-    # as "acc". Here "p_hole" is a second one.
+    # One header may be none of our columns, that of the quality, such as "acc". Here "p_hole" is a
+    # second one.
     with pytest.raises(RecordError, match="acc, p_hole"):
         tables.list_columns(make_references("acc", "p_hole"))
 
