@@ -63,3 +63,22 @@ def test_table_larger_than_a_rank_is_split_evenly_over_few_ranks() -> None:
     assert placement.list_tables(1) == (0,)
     assert placement.is_cut(TablePart(table=0, first_row=25, rows=25))
     assert not placement.is_cut(TablePart(table=1, first_row=0, rows=5))
+    # As the record shows it: tables, those that are cut with their range of rows. Each of the four
+    # parts has one of four look-ups of a sample; a row has four float32, that is, 16 bytes.
+    assert placement.describe()[1:3] == [
+        {
+            "rank": 1,
+            "tables": "0[25:50]",
+            "rows": 25,
+            "gib": 25 * 16 / 2**30,
+            "lookups_share": 0.25,
+        },
+        {"rank": 2, "tables": "1", "rows": 5, "gib": 5 * 16 / 2**30, "lookups_share": 0.25},
+    ]
+
+
+def test_table_that_just_fits_is_not_cut_and_further_ranks_hold_nothing() -> None:
+    # Each of two ranks has memory for 30 rows, as many as the only table has.
+    placement = place_tables(make_rank_memory(30, DIM), cardinalities=[30], dim=DIM, world_size=2)
+    assert placement.parts == ((TablePart(table=0, first_row=0, rows=30),), ())
+    assert [row["tables"] for row in placement.describe()] == ["0", "-"]
