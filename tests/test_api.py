@@ -174,9 +174,9 @@ def default_sigint() -> Iterator[None]:
 @pytest.mark.usefixtures("default_sigint")
 def test_noted_stop_signal_is_delivered_again_after_the_block_on_request() -> None:
     def note_sigint() -> None:
-        with note_stop_signals(deliver=True) as request:
+        with note_stop_signals(deliver=True) as stop:
             signal.raise_signal(signal.SIGINT)
-            assert request.signal_name == "SIGINT"
+            assert stop.signal_name == "SIGINT"
 
     # Within the block the signal is only noted; after it, Python's own handler gets it.
     with pytest.raises(KeyboardInterrupt):

@@ -54,15 +54,12 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def run_two_nodes(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Return a function that runs toy on two nodes with one rank each; it returns the record.
 
-    ``launcher``: starts the nodes; ``request``: by which a test stops the run; ``fields``: of the
-    recipe.
+    ``launcher``: starts the nodes; ``fields``: of the recipe.
     """
     monkeypatch.setenv("TRAINMARK_CACHE", str(cache))
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
 
-    def run(
-        launcher: Here, *, request: StopRequest | None = None, device: str = "cpu", **fields: str
-    ) -> Record:
+    def run(launcher: Here, *, device: str = "cpu", **fields: str) -> Record:
         monkeypatch.setattr(launchers, "load_launcher", lambda _: launcher)
         with socket.socket() as listener:
             listener.bind(("127.0.0.1", 0))
@@ -79,9 +76,7 @@ def run_two_nodes(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) 
             ),
             remote=RemoteTarget(launcher="here"),
         )
-        record = submission.launch(
-            plan, Cluster(master_port=port), request or StopRequest(), lambda _: None
-        )
+        record = submission.launch(plan, Cluster(master_port=port), StopRequest(), lambda _: None)
         # What was killed may take a moment to end.
         _ended, alive = psutil.wait_procs(_list_processes(plan.run_id))
         assert alive == []

@@ -112,7 +112,7 @@ def test_a_signal_cancels_the_job_and_leaves_a_record(
 ) -> None:
     """``Held`` is an engine whose job runs until it is cancelled."""
     use_engine(Held())
-    job, request = EngineJob(plan, Cluster()), StopRequest()
+    job, stop = EngineJob(plan, Cluster()), StopRequest()
 
     def stop_after_message(message: str) -> None:
         """While the job runs, try to follow it a second time; then send the signal."""
@@ -120,9 +120,9 @@ def test_a_signal_cancels_the_job_and_leaves_a_record(
             return
         with pytest.raises(RecordError, match="another process is already following"):
             submission.follow(job, StopRequest())
-        request.signal_name = "SIGINT"
+        stop.signal_name = "SIGINT"
 
-    record = submission.follow(job, request, stop_after_message)
+    record = submission.follow(job, stop, stop_after_message)
     assert job.num_cancels == 1
     assert (record.status, record.cause.kind) == ("interrupted", "signal")
     assert verify_evidence(record, Path(plan.run_dir)) == []
@@ -157,16 +157,16 @@ def test_deleted_run_directory_is_reported_after_the_job_was_cancelled(
     plan: Plan, use_engine: Callable[[Held], None]
 ) -> None:
     use_engine(Held())
-    job, request = EngineJob(plan, Cluster()), StopRequest()
+    job, stop = EngineJob(plan, Cluster()), StopRequest()
 
     def delete_folder(message: str) -> None:
         """While the job runs, delete its folder and send a signal, on which it is cancelled."""
         if message == "RUNNING":
             shutil.rmtree(plan.run_dir, ignore_errors=True)
-            request.signal_name = "SIGINT"
+            stop.signal_name = "SIGINT"
 
     with pytest.raises(LostRunError, match="the record cannot be written"):
-        submission.follow(job, request, delete_folder)
+        submission.follow(job, stop, delete_folder)
     assert job.num_cancels == 1
 
 

@@ -64,13 +64,13 @@ class Launcher:
             of a record, or: ``between``: it passes, and the command is stopped before the next
             launch; ``interrupted``: the command is stopped during it; ``disk``: the disk is full.
         launched: folders of all launches, in their order, as ``ENTRY`` or ``ENTRY/rN``.
-        request: the command's request to stop, which some endings set.
+        stop: the command's request to stop, which some endings set.
         messages: what the command reported to its user.
     """
 
     endings: dict[str, str] = field(default_factory=dict)
     launched: list[str] = field(default_factory=list)
-    request: StopRequest = field(default_factory=StopRequest)
+    stop: StopRequest = field(default_factory=StopRequest)
     messages: list[str] = field(default_factory=list)
 
     def __call__(self, plan: Plan, site: Cluster, label: str, follow: list[str]) -> Record:
@@ -83,10 +83,10 @@ class Launcher:
             f"{entry} r{plan.repeat_index}", self.endings.get(entry, "passed")
         )
         if ending == "between":  # after this launch's record, before the next
-            self.request.signal_name = "SIGTERM"
+            self.stop.signal_name = "SIGTERM"
             return leave_record(plan, "passed")
         if ending == "interrupted":
-            self.request.signal_name = "SIGINT"
+            self.stop.signal_name = "SIGINT"
         if ending == "disk":
             raise EnvironmentFault("less than 8 MiB are free", where=str(folder))
         return leave_record(plan, ending)
@@ -130,7 +130,7 @@ def run_plan_text(tmp_path: Path, launcher: Launcher) -> Callable[..., list[Seri
         entries = check_plan_text(tmp_path, text, **choices)
         launcher.launched.clear()
         launcher.messages.clear()
-        launcher.request = StopRequest()
+        launcher.stop = StopRequest()
         return run_checked_entries(entries, launcher)
 
     return call
@@ -141,7 +141,7 @@ def run_checked_entries(
 ) -> list[SeriesEntry]:
     """Run checked entries with the fake launcher; ``other``: other arguments of ``run_entries``."""
     arguments = {"launch": launcher, "report": launcher.messages.append} | other
-    series.run_entries(entries, launcher.request, **arguments)
+    series.run_entries(entries, launcher.stop, **arguments)
     return entries
 
 
@@ -367,7 +367,7 @@ def test_submitted_job_is_awaited_and_its_launch_kept(
         attached.append(folder)
         return "job"
 
-    def follow(job: str, request: StopRequest) -> Record:
+    def follow(job: str, stop: StopRequest) -> Record:
         assert job == "job"
         shutil.rmtree(plan.run_dir)  # ``leave_record`` makes the folder
         return leave_record(plan, "passed")

@@ -73,12 +73,12 @@ class _HeartbeatStop:
     """A stop request that is also set if standard input is silent: then the launcher is gone.
 
     Args:
-        request: set by signals.
+        stop: set by signals.
         launcher_sends_beats: to standard input; else only signals count.
     """
 
-    def __init__(self, request: StopRequest, *, launcher_sends_beats: bool) -> None:
-        self._request = request
+    def __init__(self, stop: StopRequest, *, launcher_sends_beats: bool) -> None:
+        self._stop = stop
         self._heartbeat = HeartbeatReader() if launcher_sends_beats else None
 
     @property
@@ -88,11 +88,11 @@ class _HeartbeatStop:
         If the launcher is gone, it is set to ``SIGHUP``.
         """
         # The heartbeat is what the launcher writes to standard input; None: it writes nothing.
-        is_stopped = self._request.signal_name is not None
+        is_stopped = self._stop.signal_name is not None
         if not is_stopped and self._heartbeat is not None and self._heartbeat.is_lost():
             # As if the launcher's terminal had closed.
-            self._request.signal_name = "SIGHUP"
-        return self._request.signal_name
+            self._stop.signal_name = "SIGHUP"
+        return self._stop.signal_name
 
 
 class Agent:
@@ -487,16 +487,16 @@ def _measure_node(opened: OpenedSession, options: argparse.Namespace) -> None:
         num_nodes=plan.nnodes,
     )
     data = locate_data(node_rank, plan, options.data)
-    with note_stop_signals() as stop_request, prepare_rank_setup(plan, plan.nproc) as setup:
+    with note_stop_signals() as stop, prepare_rank_setup(plan, plan.nproc) as setup:
         # Also stops if the launcher, which writes beats to standard input, falls silent.
-        stop = _HeartbeatStop(stop_request, launcher_sends_beats=options.heartbeat)
+        heartbeat_stop = _HeartbeatStop(stop, launcher_sends_beats=options.heartbeat)
         setup.variables[DATA_VARIABLE] = str(data)  # ranks read the folder of the data from it
         address = find_address(node_rank, options.master, options.port)
         write_joined_event(writer, acceptance, setup, node_rank=node_rank, address=address)
-        local = NodeSession(acceptance, setup, writer, stop, _show)
+        local = NodeSession(acceptance, setup, writer, heartbeat_stop, _show)
         with Heartbeat(writer):  # writes beats to this node's evidence, so that others see it lives
             Agent(opened, local, node_rank).run()
-        writer.write(Left, signal=stop.signal_name)
+        writer.write(Left, signal=heartbeat_stop.signal_name)
 
 
 def _choose_node_name(opened: OpenedSession, node_rank: int) -> str:

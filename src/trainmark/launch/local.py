@@ -265,16 +265,18 @@ def run_ranks(
             with _start_plan_ranks(
                 plan, folder, setup, log, node=node or 0, master=master
             ) as ranks:
-                stop = _wait_for_ranks(ranks, plan, folder, find_stop_reason, first_rank=first_rank)
+                stop_event = _wait_for_ranks(
+                    ranks, plan, folder, find_stop_reason, first_rank=first_rank
+                )
                 # Ranks that were stopped have not failed by themselves.
-                failures = [] if stop is not None else _list_failures(ranks, first_rank)
+                failures = [] if stop_event is not None else _list_failures(ranks, first_rank)
             ended_ns = time.perf_counter_ns()  # before the wait for the sampler's end
     finally:
         # What is left: the sampler, or ranks that the supervisor, the process that starts and ends
         # them, did not end because it died itself.
         processes.kill_run(mark)
-    if stop is not None:
-        events.emit("stop", **stop)
+    if stop_event is not None:
+        events.emit("stop", **stop_event)
     oom_kills = processes.count_oom_kills() - oom_kills_before
     if oom_kills:
         # The counter is that of the machine: it may have counted other programs' processes.
@@ -286,7 +288,7 @@ def run_ranks(
         # The share of the machine's cores that other programs than the ranks used meanwhile.
         others_cpu_share=cpu_use_before.compute_others_share(processes.CpuUse.read()),
     )
-    return stop is None and not failures
+    return stop_event is None and not failures
 
 
 def _start_plan_ranks(
@@ -364,11 +366,11 @@ def _wait_for_ranks(
         exit_codes = [rank.poll() for rank in ranks]  # None: the rank runs
         # A signal such as Ctrl-C may end the ranks and also ask this process to stop. The reason is
         # read after the exit codes, so that ranks that such a signal ended do not count as failed.
-        stop = find_stop_reason()
+        stop_event = find_stop_reason()
         has_failed = any(exit_codes)
         have_all_ended = None not in exit_codes
-        if stop is not None or has_failed or have_all_ended:
-            return stop
+        if stop_event is not None or has_failed or have_all_ended:
+            return stop_event
         if time.monotonic() >= deadline:
             numbers = range(first_rank, first_rank + len(ranks))
             files = {rank: folder / format_stacks_name(rank) for rank in numbers}
@@ -387,12 +389,12 @@ def _wait_for_ranks(
 
 
 def launch(
-    plan: Plan, request: StopRequest, on_poll: Callable[[str], None] = lambda _: None
+    plan: Plan, stop: StopRequest, on_poll: Callable[[str], None] = lambda _: None
 ) -> Record:
     """Run ``plan`` to its end, write its record into the run directory, and return it.
 
     Args:
-        request: the run is stopped as soon as it holds a signal.
+        stop: the run is stopped as soon as it holds a signal.
         on_poll: called several times a second while the ranks run, to show progress; its argument
             is empty, because a local run has no engine whose state could be shown.
 
@@ -414,7 +416,7 @@ def launch(
     def find_stop_reason() -> dict[str, Any] | None:
         """Show progress; return the signal that was noted, as a reason to stop; None: none was."""
         on_poll("")
-        name = request.signal_name
+        name = stop.signal_name
         return None if name is None else {"reason": "signal", "signal": name}
 
     with run_dir.create_run_dir(folder):

@@ -374,14 +374,14 @@ def main(arguments: list[str]) -> int:
     options = parser.parse_args(arguments)
     node = options.node_rank
     heartbeat = HeartbeatReader() if options.heartbeat else None
-    with note_stop_signals() as request:
+    with note_stop_signals() as stop:
 
         def find_stop_reason() -> dict[str, Any] | None:
             """Return the signal that was noted, as a reason to stop; None: there is none.
 
             A lost launcher counts as SIGHUP, the signal that a closed terminal sends.
             """
-            signal_name = request.signal_name
+            signal_name = stop.signal_name
             if signal_name is None and heartbeat is not None and heartbeat.is_lost():
                 signal_name = "SIGHUP"
             return None if signal_name is None else {"reason": "signal", "signal": signal_name}

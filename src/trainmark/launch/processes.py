@@ -154,23 +154,23 @@ def note_stop_signals(*, deliver: bool = False) -> Iterator[StopRequest]:
         deliver: restore the handlers in any case, and deliver the noted signal again after the
             block, so that a program that uses Trainmark as a library handles it itself.
     """
-    request = StopRequest()
+    stop = StopRequest()
     if threading.current_thread() is not threading.main_thread():
-        yield request
+        yield stop
         return
 
     def note(number: int, _frame: object) -> None:
         """Handle a stop signal: note its name if it is the first."""
-        request.signal_name = request.signal_name or signal.Signals(number).name
+        stop.signal_name = stop.signal_name or signal.Signals(number).name
 
     # A signal that was ignored at start, by nohup for instance, stays ignored.
     numbers = [number for number in STOP_SIGNALS if signal.getsignal(number) != signal.SIG_IGN]
     previous_handlers = {number: signal.signal(number, note) for number in numbers}
     try:
-        yield request
+        yield stop
     finally:
-        if deliver or request.signal_name is None:
+        if deliver or stop.signal_name is None:
             for number, handler in previous_handlers.items():
                 signal.signal(number, handler)
-    if deliver and request.signal_name is not None:
-        signal.raise_signal(signal.Signals[request.signal_name])
+    if deliver and stop.signal_name is not None:
+        signal.raise_signal(signal.Signals[stop.signal_name])

@@ -400,23 +400,23 @@ def _ignore(_: str) -> None:
 
 
 def launch_with_progress(
-    plan: Plan, cluster: Cluster, label: str, request: StopRequest, *, quiet: bool
+    plan: Plan, cluster: Cluster, label: str, stop: StopRequest, *, quiet: bool
 ) -> Record:
     """Launch here or through the plan's launcher, with a progress line; return the record.
 
     Args:
         plan: plan of one launch.
         label: name of the run in the line.
-        request: the run is stopped as soon as it holds a signal.
+        stop: the run is stopped as soon as it holds a signal.
         quiet: show no line.
     """
     if plan.repeat_count > 1:
         label = f"{label} {plan.repeat_index}/{plan.repeat_count}"
     show = _ignore if quiet else ProgressLine(plan, label).show
     if plan.launcher == LOCAL:
-        record = local.launch(plan, request, show)
+        record = local.launch(plan, stop, show)
     else:
-        record = submission.launch(plan, cluster, request, show)
+        record = submission.launch(plan, cluster, stop, show)
     if not quiet:
         end_line(f"{label}: {record.status}")
     return record

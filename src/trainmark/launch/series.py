@@ -349,7 +349,7 @@ def order_launches(entries: Sequence[SeriesEntry]) -> list[tuple[SeriesEntry, Pl
 
 def run_entries(
     entries: Sequence[SeriesEntry],
-    request: StopRequest,
+    stop: StopRequest,
     *,
     launch: Callable[[Plan, Cluster, str, list[str]], Record],
     report: Callable[[str], None],
@@ -360,7 +360,7 @@ def run_entries(
     reached its time limit, the other launches of its entry are skipped: they would also time out.
 
     Args:
-        request: nothing further is launched once it holds a signal.
+        stop: nothing further is launched once it holds a signal.
         launch: does one launch and returns its record. It is called with the plan, the cluster,
             a label for messages, and the names of the programs, such as ``wandb``, to which the
             launch's progress is handed (the entry's ``follow``).
@@ -381,11 +381,11 @@ def run_entries(
         if any(entry.missing for entry in entries):
             stack.enter_context(_lock_folder(entries))
             for entry in entries:
-                _finish_earlier_launches(entry, request, report)
+                _finish_earlier_launches(entry, stop, report)
         for entry in entries:
             if not entry.missing:
                 report(f"{labels[entry.name]}: {entry.state}")
-        faults = _launch_missing(entries, labels, request, launch=launch, report=report)
+        faults = _launch_missing(entries, labels, stop, launch=launch, report=report)
     for entry in entries:
         entry.conclude(faults.get(entry.name))
         if entry.state == "left":
@@ -395,7 +395,7 @@ def run_entries(
 def _launch_missing(
     entries: Sequence[SeriesEntry],
     labels: dict[str, str],
-    request: StopRequest,
+    stop: StopRequest,
     *,
     launch: Callable[[Plan, Cluster, str, list[str]], Record],
     report: Callable[[str], None],
@@ -404,7 +404,7 @@ def _launch_missing(
 
     Args:
         labels: label of each entry in messages, by the entry's name.
-        request: nothing further is launched once it holds a signal.
+        stop: nothing further is launched once it holds a signal.
         launch: does one launch and returns its record. It is called with the plan, the cluster,
             the label, and the names of the programs, such as ``wandb``, to which the launch's
             progress is handed (the entry's ``follow``).
@@ -413,7 +413,7 @@ def _launch_missing(
     faults: dict[str, str] = {}
     timed_out: set[str] = set()
     for entry, plan in order_launches(entries):
-        if request.signal_name is not None:
+        if stop.signal_name is not None:
             break
         # After such an end of one launch, the entry's others would not begin either, or would also
         # time out.
@@ -433,7 +433,7 @@ def _launch_missing(
 
 
 def _finish_earlier_launches(
-    entry: SeriesEntry, request: StopRequest, report: Callable[[str], None]
+    entry: SeriesEntry, stop: StopRequest, report: Callable[[str], None]
 ) -> None:
     """Make the records of launches that earlier calls did not finish, then scan the entry again.
 
@@ -441,7 +441,7 @@ def _finish_earlier_launches(
     as Slurm, it is still running, and this function waits for it.
 
     Args:
-        request: a job for which this function waits is cancelled once it holds a stop signal.
+        stop: a job for which this function waits is cancelled once it holds a stop signal.
         report: called with a line about each job that is waited for, and each launch of which no
             record can be made.
     """
@@ -454,7 +454,7 @@ def _finish_earlier_launches(
             # Only the folder of an engine's job has the settings of its cluster.
             if (folder / CLUSTER_FILE).exists() and not (folder / RECORD_FILE).exists():
                 report(f"{entry.name}: {folder} is a submitted job: waiting")
-                submission.follow(submission.attach(folder), request)
+                submission.follow(submission.attach(folder), stop)
             complete_records(folder)
         except TrainmarkError as fault:  # for example, the launch was killed before it began
             report(f"{entry.name}: {fault}")

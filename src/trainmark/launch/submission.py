@@ -123,12 +123,12 @@ def attach(folder: Path) -> EngineJob:
 
 
 def follow(
-    job: EngineJob, request: StopRequest, on_poll: Callable[[str], None] = lambda _: None
+    job: EngineJob, stop: StopRequest, on_poll: Callable[[str], None] = lambda _: None
 ) -> Record:
     """Wait for the end of ``job``, collect its nodes' files, and return the record.
 
     Args:
-        request: the job is cancelled as soon as it holds a signal.
+        stop: the job is cancelled as soon as it holds a signal.
         on_poll: called about once a second with the engine's words about the job.
 
     Raises:
@@ -144,12 +144,12 @@ def follow(
             raise RecordError(
                 "another process is already following the job", where=str(folder)
             ) from None
-        stop = _wait_for_end(launcher, job, request, on_poll)
+        stop_event = _wait_for_end(launcher, job, stop, on_poll)
         try:
             launcher.collect(job)
         except EnvironmentFault as fault:  # the record then names nodes whose end is missing
             print(f"trainmark: files of nodes are missing: {fault}", file=sys.stderr)
-        return _finish(folder, stop)
+        return _finish(folder, stop_event)
 
 
 class _JobWatch:
@@ -159,16 +159,16 @@ class _JobWatch:
 
     Args:
         launcher: asks the engine for the job's state, and cancels the job.
-        request: holds the name of a stop signal once one has arrived.
+        stop: holds the name of a stop signal once one has arrived.
     """
 
-    def __init__(self, launcher: Launcher, job: EngineJob, request: StopRequest) -> None:
+    def __init__(self, launcher: Launcher, job: EngineJob, stop: StopRequest) -> None:
         self._launcher = launcher
         self._job = job
-        self._request = request
+        self._stop = stop
         self.state = JobState(phase="waiting", description="submitted")
         # Why the job is cancelled, as fields of the event ``stop``; None: it is not.
-        self.stop: dict[str, Any] | None = None
+        self.stop_event: dict[str, Any] | None = None
         self._next_query_at_s = 0.0  # when the engine is next asked for the job's state
         self._deadline_s = inf  # set when the job runs: the time in a queue does not count
         # Both are set when the job is to be cancelled.
@@ -198,9 +198,9 @@ class _JobWatch:
         # The job has just begun to run: its time limit counts from now.
         if self.state.phase == "running" and self._deadline_s == inf:
             self._deadline_s = now_s + compute_job_limit_s(self._job.plan)
-        if self.stop is None:
-            self.stop = self._find_reason_to_stop(now_s)
-            if self.stop is not None:
+        if self.stop_event is None:
+            self.stop_event = self._find_reason_to_stop(now_s)
+            if self.stop_event is not None:
                 self._next_cancel_at_s = now_s
                 self._give_up_at_s = now_s + _CANCEL_PATIENCE_S
         if self._is_alive and now_s >= self._next_cancel_at_s:
@@ -216,8 +216,8 @@ class _JobWatch:
 
         The reason is a stop signal or the time limit.
         """
-        if self._request.signal_name:
-            return {"reason": "signal", "signal": self._request.signal_name}
+        if self._stop.signal_name:
+            return {"reason": "signal", "signal": self._stop.signal_name}
         if now_s > self._deadline_s:
             # The event has the run's own limit. The deadline is later, because the nodes should end
             # their ranks at that limit themselves.
@@ -235,18 +235,18 @@ class _JobWatch:
 
 
 def _wait_for_end(
-    launcher: Launcher, job: EngineJob, request: StopRequest, on_poll: Callable[[str], None]
+    launcher: Launcher, job: EngineJob, stop: StopRequest, on_poll: Callable[[str], None]
 ) -> dict[str, Any] | None:
     """Wait until the job has ended, or has ignored being cancelled for too long.
 
     Args:
-        request: the job is cancelled once it holds a stop signal.
+        stop: the job is cancelled once it holds a stop signal.
         on_poll: called about once a second with the engine's words about the job.
 
     Returns:
         Why the job was cancelled, as fields of the event ``stop``; None: it was not.
     """
-    watch = _JobWatch(launcher, job, request)
+    watch = _JobWatch(launcher, job, stop)
     while not watch.is_over(time.monotonic()):
         now_s = time.monotonic()
         watch.update_state(now_s)
@@ -254,7 +254,7 @@ def _wait_for_end(
         watch.cancel_if_due(now_s)
         if not watch.is_over(time.monotonic()):  # else there is nothing to wait for
             time.sleep(_POLL_S)
-    return watch.stop
+    return watch.stop_event
 
 
 def _emit_state(folder: Path, state: JobState) -> None:
@@ -267,31 +267,31 @@ def _emit_state(folder: Path, state: JobState) -> None:
         events.close()
 
 
-def _finish(folder: Path, stop: dict[str, Any] | None) -> Record:
+def _finish(folder: Path, stop_event: dict[str, Any] | None) -> Record:
     """Write the end of a run, and its record.
 
     Args:
-        stop: why the job was cancelled, as fields of the event ``stop``; None: it was not.
+        stop_event: why the job was cancelled, as fields of the event ``stop``; None: it was not.
 
     Raises:
         LostRunError: the folder was deleted meanwhile, or the disk is full.
     """
     try:
         events = EventWriter(folder / LAUNCHER_FILE, time.perf_counter_ns)
-        if stop is not None:
-            events.emit("stop", **stop)
+        if stop_event is not None:
+            events.emit("stop", **stop_event)
     except OSError as error:
         raise run_dir.build_lost_error(folder, error) from error
     return run_dir.finish_run(folder, events)
 
 
 def launch(
-    plan: Plan, cluster: Cluster, request: StopRequest, on_poll: Callable[[str], None]
+    plan: Plan, cluster: Cluster, stop: StopRequest, on_poll: Callable[[str], None]
 ) -> Record:
     """Submit ``plan``, follow its job and return the record, also if the engine refuses the job.
 
     Args:
-        request: the job is cancelled as soon as it holds a signal.
+        stop: the job is cancelled as soon as it holds a signal.
         on_poll: called about once a second with the engine's words about the job.
     """
     start = prepare_job(plan, cluster)
@@ -302,5 +302,5 @@ def launch(
         # characters of the engine's words.
         state = JobState(phase="lost", description=str(fault.what)[:2000])
         _emit_state(Path(plan.run_dir), state)
-        return _finish(Path(plan.run_dir), stop=None)
-    return follow(job, request, on_poll)
+        return _finish(Path(plan.run_dir), stop_event=None)
+    return follow(job, stop, on_poll)

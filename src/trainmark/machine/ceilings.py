@@ -286,7 +286,7 @@ def _iterate_collectives(
 
 
 def measure_ceilings(
-    request: StopRequest,
+    stop: StopRequest,
     *,
     device: str | None,
     nproc: int,
@@ -298,7 +298,7 @@ def measure_ceilings(
     Standard error shows what is being measured, and the errors of a failing rank.
 
     Args:
-        request: the measurement ends as soon as it holds a signal.
+        stop: the measurement ends as soon as it holds a signal.
         device: a vendor's name; None: the first vendor that has a device here.
         nproc: number of ranks.
         budget_s: time of one kind, for example the matmuls of one precision.
@@ -328,7 +328,7 @@ def measure_ceilings(
         "environment": setup.environment,
     }
     try:
-        rank_results = _run_ranks(arguments, setup, request, deadline=start_s + timeout_s)
+        rank_results = _run_ranks(arguments, setup, stop, deadline=start_s + timeout_s)
     finally:
         processes.kill_run(run_id)  # ranks that still run, and what they have started
     if len(rank_results) != nproc:
@@ -344,7 +344,7 @@ def measure_ceilings(
 
 
 def _run_ranks(
-    arguments: dict[str, Any], setup: Setup, request: StopRequest, *, deadline: float
+    arguments: dict[str, Any], setup: Setup, stop: StopRequest, *, deadline: float
 ) -> list[dict[str, Any]]:
     """Start the ranks and return what each that ended well measured, in the order of the ranks.
 
@@ -360,12 +360,12 @@ def _run_ranks(
     # process is killed.
     with tempfile.TemporaryFile() as results:
         with start_ranks(command, setup, output=results, errors=sys.stderr.fileno()) as ranks:
-            _wait_for_ranks(ranks, request, deadline=deadline)
+            _wait_for_ranks(ranks, stop, deadline=deadline)
         results.seek(0)
         return sorted(map(json.loads, results), key=lambda result: int(result["rank"]))
 
 
-def _wait_for_ranks(ranks: Sequence[RankProcess], request: StopRequest, *, deadline: float) -> None:
+def _wait_for_ranks(ranks: Sequence[RankProcess], stop: StopRequest, *, deadline: float) -> None:
     """Wait until all ranks ended.
 
     Raises:
@@ -374,8 +374,8 @@ def _wait_for_ranks(ranks: Sequence[RankProcess], request: StopRequest, *, deadl
     while True:
         time.sleep(POLL_S)
         exit_codes = [process.poll() for process in ranks]  # None: the rank has not ended
-        if request.signal_name is not None:
-            raise MeasurementError(f"stopped by {request.signal_name}")
+        if stop.signal_name is not None:
+            raise MeasurementError(f"stopped by {stop.signal_name}")
         if None in exit_codes and time.monotonic() >= deadline:
             fix = "use a smaller --budget-s, or fewer ranks"
             raise MeasurementError("the ranks did not finish in time", fix=fix)
