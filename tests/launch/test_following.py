@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,7 +10,7 @@ import pytest
 
 from trainmark.errors import EnvironmentFault, LostRunError, RecordError
 from trainmark.events.schema import LAUNCHER_FILE
-from trainmark.launch import launchers, run_dir, submission
+from trainmark.launch import job_watch, launchers, run_dir, submission
 from trainmark.launch.cluster import Cluster
 from trainmark.launch.launchers import EngineCommand, EngineJob, JobState, Launcher
 from trainmark.launch.processes import StopRequest
@@ -67,8 +66,6 @@ class Held(Launcher):
 class SleepClock:
     """Stands for the module ``time``: its clock shows the seconds that were slept so far."""
 
-    perf_counter_ns = staticmethod(time.perf_counter_ns)  # of events, whose times do not matter
-
     def __init__(self) -> None:
         self._now_s = 0.0
 
@@ -101,7 +98,7 @@ def use_engine(monkeypatch: pytest.MonkeyPatch) -> Callable[[Held], None]:
 
     def use(engine: Held) -> None:
         monkeypatch.setattr(launchers, "load_launcher", lambda _: engine)
-        monkeypatch.setattr(submission, "_POLL_S", 0.01)
+        monkeypatch.setattr(job_watch, "_POLL_S", 0.01)
         monkeypatch.setattr(Held, "poll_s", 0.01)
 
     return use
@@ -142,8 +139,8 @@ def test_job_that_does_not_end_is_abandoned_after_its_time_limit(
     # The job goes on although it is cancelled; an engine that does not answer cannot cancel it.
     use_engine(Held(stays=True, answers=answers))
     clock = SleepClock()
-    monkeypatch.setattr(submission, "time", clock)
-    monkeypatch.setattr(submission, "_POLL_S", 1.0)
+    monkeypatch.setattr(job_watch, "time", clock)
+    monkeypatch.setattr(job_watch, "_POLL_S", 1.0)
     short = plan.model_copy(update={"recipe": plan.recipe | {"timeout_s": 60.0}})
     job, messages = EngineJob(short, Cluster()), list[str]()
     assert submission.follow(job, StopRequest(), messages.append).status == "timed_out"

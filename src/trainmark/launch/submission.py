@@ -10,7 +10,6 @@ import sys
 import time
 from contextlib import ExitStack, suppress
 from dataclasses import replace
-from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +17,7 @@ from trainmark.errors import EnvironmentFault, RecordError, TrainmarkError
 from trainmark.events.schema import JOB_EVENTS_FILE, LAUNCHER_FILE, EventWriter
 from trainmark.launch import launchers, run_dir
 from trainmark.launch.cluster import Cluster
+from trainmark.launch.job_watch import JobWatch
 from trainmark.launch.launchers import EngineJob, JobState, compute_job_limit_s
 from trainmark.plan.plan import PLAN_FILE, Plan
 from trainmark.record.record import RECORD_FILE
@@ -30,9 +30,6 @@ if TYPE_CHECKING:
     from trainmark.launch.processes import StopRequest
     from trainmark.record.record import Record
 
-_POLL_S = 1.0
-_CANCEL_PATIENCE_S = 90.0  # from the first cancel until a job that ignores it is left alone
-_CANCEL_INTERVAL_S = 30.0  # a second cancel may use more force, as in ``Slurm.cancel``
 CLUSTER_FILE = "cluster.json"  # in the run directory: the settings that ``attach`` needs
 
 
@@ -152,88 +149,6 @@ def follow(
         return _finish(folder, stop_event)
 
 
-class _JobWatch:
-    """Waits for the end of a job; cancels it on a stop signal and after its time limit.
-
-    Times are seconds of the monotonic clock.
-
-    Args:
-        launcher: asks the engine for the job's state, and cancels the job.
-        stop: holds the name of a stop signal once one has arrived.
-    """
-
-    def __init__(self, launcher: Launcher, job: EngineJob, stop: StopRequest) -> None:
-        self._launcher = launcher
-        self._job = job
-        self._stop = stop
-        self.state = JobState(phase="waiting", description="submitted")
-        # Why the job is cancelled, as fields of the event ``stop``; None: it is not.
-        self.stop_event: dict[str, Any] | None = None
-        self._next_query_at_s = 0.0  # when the engine is next asked for the job's state
-        self._deadline_s = inf  # set when the job runs: the time in a queue does not count
-        # Both are set when the job is to be cancelled.
-        self._next_cancel_at_s = inf  # moves on with each cancel, until the job ends
-        self._give_up_at_s = inf  # end of the wait for a job that ignores being cancelled
-
-    def is_over(self, now_s: float) -> bool:
-        """Tell whether the job has ended, or has ignored being cancelled for too long."""
-        return not self._is_alive or now_s >= self._give_up_at_s
-
-    def update_state(self, now_s: float) -> None:
-        """Query the job's state if that is due; keep the state if the engine does not answer."""
-        if now_s < self._next_query_at_s:
-            return
-        self._next_query_at_s = now_s + self._launcher.poll_s
-        try:
-            state = self._launcher.read_state(self._job)
-        except EnvironmentFault as fault:
-            # The phase stays: an engine that does not answer has not ended the job.
-            state = replace(self.state, description=fault.what)
-        if state != self.state:
-            self.state = state
-            _emit_state(self._job.folder, state)
-
-    def cancel_if_due(self, now_s: float) -> None:
-        """Cancel the job on a stop signal and after its time limit, repeatedly until it ends."""
-        # The job has just begun to run: its time limit counts from now.
-        if self.state.phase == "running" and self._deadline_s == inf:
-            self._deadline_s = now_s + compute_job_limit_s(self._job.plan)
-        if self.stop_event is None:
-            self.stop_event = self._find_reason_to_stop(now_s)
-            if self.stop_event is not None:
-                self._next_cancel_at_s = now_s
-                self._give_up_at_s = now_s + _CANCEL_PATIENCE_S
-        if self._is_alive and now_s >= self._next_cancel_at_s:
-            self._cancel(now_s)
-
-    @property
-    def _is_alive(self) -> bool:
-        """Tell whether the job waits or runs."""
-        return self.state.phase in ("waiting", "running")
-
-    def _find_reason_to_stop(self, now_s: float) -> dict[str, Any] | None:
-        """Return why the job must be cancelled, as fields of the event ``stop``; None: it need not.
-
-        The reason is a stop signal or the time limit.
-        """
-        if self._stop.signal_name:
-            return {"reason": "signal", "signal": self._stop.signal_name}
-        if now_s > self._deadline_s:
-            # The event has the run's own limit. The deadline is later, because the nodes should end
-            # their ranks at that limit themselves.
-            timeout_s = float(self._job.plan.recipe["timeout_s"])
-            return {"reason": "timeout", "timeout_s": timeout_s}
-        return None
-
-    def _cancel(self, now_s: float) -> None:
-        """Cancel the job, and query its state at the next poll."""
-        self._next_cancel_at_s = now_s + _CANCEL_INTERVAL_S
-        self._next_query_at_s = now_s
-        self._job.num_cancels += 1  # Slurm's launcher kills the job from the second attempt on
-        with suppress(EnvironmentFault):  # the state shows that the job still runs
-            self._launcher.cancel(self._job)
-
-
 def _wait_for_end(
     launcher: Launcher, job: EngineJob, stop: StopRequest, on_poll: Callable[[str], None]
 ) -> dict[str, Any] | None:
@@ -246,15 +161,36 @@ def _wait_for_end(
     Returns:
         Why the job was cancelled, as fields of the event ``stop``; None: it was not.
     """
-    watch = _JobWatch(launcher, job, stop)
-    while not watch.is_over(time.monotonic()):
-        now_s = time.monotonic()
-        watch.update_state(now_s)
-        on_poll(watch.state.description)
-        watch.cancel_if_due(now_s)
-        if not watch.is_over(time.monotonic()):  # else there is nothing to wait for
-            time.sleep(_POLL_S)
-    return watch.stop_event
+    watch = JobWatch(launcher, job)
+    written_state = watch.state  # the first one, "submitted", needs no event
+    stop_event: dict[str, Any] | None = None
+    for state in watch.iterate_states():
+        if state != written_state:
+            _emit_state(job.folder, state)
+            written_state = state
+        on_poll(state.description)
+        if stop_event is None:
+            stop_event = _find_stop_reason(job.plan, stop, watch.running_s)
+            if stop_event is not None:
+                watch.cancel()
+    return stop_event
+
+
+def _find_stop_reason(plan: Plan, stop: StopRequest, running_s: float) -> dict[str, Any] | None:
+    """Return why the job must be cancelled, as fields of the event ``stop``; None: it need not.
+
+    The reason is a stop signal or the time limit.
+
+    Args:
+        running_s: for how many seconds the job has been running.
+    """
+    if stop.signal_name:
+        return {"reason": "signal", "signal": stop.signal_name}
+    if running_s > compute_job_limit_s(plan):
+        # The event has the run's own limit. The job's limit is longer, because the nodes should end
+        # their ranks at that limit themselves.
+        return {"reason": "timeout", "timeout_s": float(plan.recipe["timeout_s"])}
+    return None
 
 
 def _emit_state(folder: Path, state: JobState) -> None:
