@@ -28,15 +28,19 @@ from trainmark.acceptance.request import AcceptRequest
 from trainmark.acceptance.session import count_rounds
 from trainmark.acceptance.tasks import RankResult
 from trainmark.errors import EnvironmentFault, RecordError, UsageError
+from trainmark.launch import job_watch
 from trainmark.launch.launchers import JobState
 from trainmark.pages.acceptance import build_acceptance_document
 from trainmark.pages.rendering import to_markdown
 from trainmark.pages.texts import LANGUAGES
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from trainmark.acceptance.conclusion import Conclusion
     from trainmark.acceptance.result import AcceptanceResult
     from trainmark.acceptance.session import OpenedSession
+    from trainmark.launch.launchers import EngineJob, JobPhase
 
 NODES = ("a", "b", "c", "d")
 VARIATION = (1.0, 1.002, 0.998)  # of the step times of the rounds: noise without randomness
@@ -47,6 +51,50 @@ class UnsubmittedSession:
     """A session with the only field that ``attach_session`` uses, which it sets."""
 
     is_submitted: bool = False
+
+
+class Engine:
+    """A launcher whose job goes through given phases, and the clock by which it is waited for.
+
+    Args:
+        phases: of the job, one for each time that the engine is asked for its state.
+        poll_s: seconds between two such questions.
+        on_first_sleep: called in the first second of the wait.
+
+    Attributes:
+        queried_at_s: when the engine was asked.
+        num_cancels: how often it was to cancel the job.
+    """
+
+    def __init__(
+        self,
+        phases: list[JobPhase],
+        *,
+        poll_s: float,
+        on_first_sleep: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.poll_s = poll_s
+        self.queried_at_s: list[float] = []
+        self.num_cancels = 0
+        self._phases = iter(phases)
+        self._on_first_sleep = on_first_sleep
+        self._now_s = 0.0
+
+    def read_state(self, _job: EngineJob) -> JobState:
+        self.queried_at_s.append(self._now_s)
+        return JobState(phase=next(self._phases))
+
+    def cancel(self, _job: EngineJob) -> None:
+        self.num_cancels += 1
+
+    def monotonic(self) -> float:
+        return self._now_s
+
+    def sleep(self, seconds: float) -> None:
+        """Let time pass, without real waiting."""
+        if self._now_s == 0:
+            self._on_first_sleep()
+        self._now_s += seconds
 
 
 def join(
@@ -551,42 +599,69 @@ def test_error_of_the_block_that_attaches_a_session_is_not_a_taken_lock(
         pass
 
 
-def test_time_in_the_queue_of_the_engine_is_no_time_of_the_job(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A job with a limit of 100 s waits in the queue for longer than that, then runs and ends.
+def wait_for_engine(engine: Engine, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wait for a job of two nodes with a time limit of 100 s, by the clock of ``engine``.
 
-    Each look at the job finds its next state, 60 s later. Nobody asks to stop: no signal came, and
-    no earlier command has cancelled the job.
+    Nobody asks to stop: no signal came, and no earlier command has cancelled the job.
     """
-    phases = ["waiting"] * 5 + ["running", "ended"]
-    looks = iter(phases)
-    now_s = [0.0]
-    canceled_jobs: list[object] = []
-
-    def read_state(_job: object) -> JobState:
-        now_s[0] += 60
-        return JobState(phase=cast("Any", next(looks)), description="")
-
-    launcher = SimpleNamespace(read_state=read_state, cancel=canceled_jobs.append)
-    clock = SimpleNamespace(monotonic=lambda: now_s[0], sleep=lambda _: None)
-    monkeypatch.setattr(cluster, "time", clock)
+    monkeypatch.setattr(job_watch, "time", engine)
     opened = SimpleNamespace(
-        folder=tmp_path,
+        folder=folder,
         number=1,
         request=AcceptRequest(),
         plan=SimpleNamespace(nnodes=2, recipe={"timeout_s": 100}),
     )
-
     cluster.wait_for_nodes(
         cast("Any", opened),
-        cast("Any", launcher),
+        cast("Any", engine),
         cast("Any", SimpleNamespace(num_cancels=0)),
         cast("Any", SimpleNamespace(signal_name=None)),
         show=lambda _: None,
     )
 
-    assert canceled_jobs == []
+
+def test_time_in_the_queue_of_the_engine_is_no_time_of_the_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A job with a limit of 100 s waits in the queue for longer than that, then runs and ends."""
+    engine = Engine(["waiting"] * 5 + ["running", "ended"], poll_s=60)
+    wait_for_engine(engine, tmp_path, monkeypatch)
+    assert (engine.queried_at_s[-1], engine.num_cancels) == (360, 0)
+
+
+def test_job_is_cancelled_after_its_time_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The job is first seen to run at 60 s, so that its limit of 100 s is over after 160 s."""
+    engine = Engine(["waiting", "running", "running", "lost"], poll_s=60)
+    wait_for_engine(engine, tmp_path, monkeypatch)
+    # After a cancel the engine is asked at once, and not only 60 s after the last question.
+    assert (engine.queried_at_s, engine.num_cancels) == ([0, 60, 120, 162], 1)
+
+
+def test_engine_is_asked_no_more_often_than_its_launcher_allows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = Engine(["waiting", "running", "running", "ended"], poll_s=5)
+    wait_for_engine(engine, tmp_path, monkeypatch)
+    assert engine.queried_at_s == [0, 5, 10, 15]
+
+
+def test_job_that_ends_with_its_nodes_is_not_cancelled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The only node leaves in the first second. The engine says only after 5 s that the job ended.
+
+    Until then nobody measures, but the job is still believed to run.
+    """
+    writer = join(tmp_path, rank=0)
+
+    def leave() -> None:
+        writer.write(Left, signal=None)
+
+    engine = Engine(["running", "ended"], poll_s=5, on_first_sleep=leave)
+    wait_for_engine(engine, tmp_path, monkeypatch)
+    assert (engine.queried_at_s, engine.num_cancels) == ([0, 5], 0)
 
 
 def test_attach_takes_the_last_session_and_ignores_other_files(

@@ -6,8 +6,7 @@ The folder must be on a file system that all nodes see: through it they wait for
 from __future__ import annotations
 
 import re
-import time
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -33,7 +32,8 @@ from trainmark.acceptance.timetable import estimate_round_s, format_time
 from trainmark.errors import EnvironmentFault, RecordError, TrainmarkError, UsageError
 from trainmark.launch import launchers, run_dir
 from trainmark.launch.cluster import read_cluster
-from trainmark.launch.launchers import EngineJob, JobState
+from trainmark.launch.job_watch import JobWatch
+from trainmark.launch.launchers import EngineJob
 from trainmark.launch.submission import CLUSTER_FILE, require_launcher
 
 if TYPE_CHECKING:
@@ -49,10 +49,6 @@ if TYPE_CHECKING:
     from trainmark.launch.processes import StopRequest
     from trainmark.plan.choosing import RemoteTarget
     from trainmark.plan.plan import Plan
-
-_POLL_S = 1.0
-_CANCEL_INTERVAL_S = 30.0  # between two attempts to cancel a job
-_CANCEL_PATIENCE_S = 120.0  # after which an engine that does not end a job is left alone
 
 
 @contextmanager
@@ -327,18 +323,13 @@ def wait_for_nodes(
     counts = count_rounds(opened.request, opened.plan.nnodes)  # planned rounds by phase
     progress = _SessionProgress(counts, estimate_round_s(opened.request.seconds))
     timeout_s = float(opened.plan.recipe["timeout_s"])
-    # From the start of this wait, also for a job that an earlier command submitted.
-    ends_s = time.monotonic() + timeout_s
-    cancellation: _Cancellation | None = None  # set once the job is to be cancelled
-    while cancellation is None or not cancellation.is_given_up:
-        state = _read_job_state(launcher, job)
+    watch = JobWatch(launcher, job)
+    for state in watch.iterate_states():
         # Lost: the engine refused the job or took its nodes away, as the description says.
         if state.phase == "lost":
             show(state.description)
         if state.phase in ("ended", "lost"):
             return
-        if state.phase == "waiting":  # in the engine's queue: its time has not begun
-            ends_s = time.monotonic() + timeout_s
         session.scan()
         # `peers` are the nodes that have joined. Those that ended or fell silent are not alive.
         alive = [peer for peer in session.peers.values() if peer.is_alive]
@@ -346,41 +337,12 @@ def wait_for_nodes(
         for line in (nodes_line, progress.describe_phase(alive)):
             if line is not None:
                 show(line)
-        # Before the first node has joined, the job may still wait in the engine's queue.
-        are_all_gone = bool(session.peers) and not alive
-        is_late = time.monotonic() > ends_s
-        if cancellation is None and (stop.signal_name or are_all_gone or is_late):
-            cancellation = _Cancellation(launcher, job)
-        if cancellation is not None:
-            cancellation.try_again()
-        time.sleep(_POLL_S)
-
-
-class _Cancellation:
-    """The attempts to cancel a job, until its engine ends it or nobody waits for that any more."""
-
-    def __init__(self, launcher: Launcher, job: EngineJob) -> None:
-        self._launcher = launcher
-        self._job = job
-        self._next_attempt_s = time.monotonic()  # the first attempt is due at once
-        # From then on nobody waits any more for the engine to end the job.
-        self._give_up_s = time.monotonic() + _CANCEL_PATIENCE_S
-
-    @property
-    def is_given_up(self) -> bool:
-        """Whether the engine has had enough time to end the job, so that nobody waits any more."""
-        return time.monotonic() >= self._give_up_s
-
-    def try_again(self) -> None:
-        """Ask the engine to cancel the job, unless it was asked lately."""
-        now_s = time.monotonic()
-        if now_s < self._next_attempt_s:
-            return
-        self._next_attempt_s = now_s + _CANCEL_INTERVAL_S
-        self._job.num_cancels += 1  # Slurm's launcher kills the job from the second attempt on
-        # The engine may not answer. As long as the job runs, it is asked again after the interval.
-        with suppress(EnvironmentFault):
-            self._launcher.cancel(self._job)
+        # Before the first node has joined, the job may still wait in the engine's queue. An old
+        # state is no reason to cancel: the job may have ended with its nodes since.
+        are_all_gone = bool(session.peers) and not alive and watch.is_state_new
+        is_late = watch.running_s > timeout_s
+        if stop.signal_name or are_all_gone or is_late:
+            watch.cancel()
 
 
 class _SessionProgress:
@@ -445,11 +407,3 @@ class _SessionProgress:
             if num_ended:
                 return phase, num_ended
         return None, 0
-
-
-def _read_job_state(launcher: Launcher, job: EngineJob) -> JobState:
-    """Return the state of the job; if the engine does not answer now, it counts as running."""
-    try:
-        return launcher.read_state(job)
-    except EnvironmentFault as fault:
-        return JobState(phase="running", description=fault.what)
