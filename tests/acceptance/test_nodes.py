@@ -166,13 +166,12 @@ def conclude_session(folder: Path, num_nodes: int = 4) -> Conclusion:
     plan = SimpleNamespace(case="toy", recipe_name="tiny", nnodes=num_nodes)
     opened = SimpleNamespace(
         folder=folder,
+        request=AcceptRequest(case="toy"),
         session_dir=folder,  # the launcher's logs of nodes that never joined are looked up here
         plan=plan,
         node_names=tuple(f"node {number}" for number in range(num_nodes)),
     )
-    return conclude_nodes(
-        cast("OpenedSession", opened), AcceptRequest(case="toy"), interrupted=None
-    )
+    return conclude_nodes(cast("OpenedSession", opened), interrupted=None)
 
 
 def test_equal_nodes_pass_and_a_slow_one_fails(tmp_path: Path) -> None:

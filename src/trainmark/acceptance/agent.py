@@ -242,8 +242,7 @@ class Agent:
             barrier_name: of the barrier at which all nodes have measured the planned pairs.
         """
         self._wait_for_others(barrier_name)
-        request = self._local.acceptance.request
-        conclusion = conclude_nodes(self._opened, request, interrupted=None)
+        conclusion = conclude_nodes(self._opened, interrupted=None)
         # Pairs may come from an earlier session, whose nodes need not have joined this one.
         rank_of = self._map_names_to_ranks()
         pairs = [
@@ -268,8 +267,7 @@ class Agent:
             that have not joined this session.
         """
         self._wait_for_others(barrier_name)
-        request = self._local.acceptance.request
-        conclusion = conclude_nodes(self._opened, request, interrupted=None)
+        conclusion = conclude_nodes(self._opened, interrupted=None)
         # Sets may have nodes of an earlier session that did not join this one.
         rank_of = self._map_names_to_ranks()
         teams = [

@@ -293,7 +293,7 @@ def measure_nodes(
     else:
         job = launchers.start_job(launcher.build_command(plan, cluster), plan, cluster)
     wait_for_nodes(opened, launcher, job, stop, show=show)
-    result = conclude_nodes(opened, opened.request, interrupted=stop.signal_name).result
+    result = conclude_nodes(opened, interrupted=stop.signal_name).result
     result.write(opened.folder)
     return result
 

@@ -50,24 +50,23 @@ class Conclusion:
     sets_to_measure: list[NodeSet]
 
 
-def conclude_nodes(
-    opened: OpenedSession, request: AcceptRequest, *, interrupted: str | None
-) -> Conclusion:
+def conclude_nodes(opened: OpenedSession, *, interrupted: str | None) -> Conclusion:
     """Judge all nodes by what all sessions, commands on the same folder, measured so far.
 
     The members that are judged are nodes. They are compared within peer groups: nodes of the same
     products and software.
 
     Args:
-        opened: the session, with the folder of all sessions of the acceptance.
-        request: its ``worse_by`` is the allowed slowdown of the training step, its
-            ``rates_worse_by`` that of any other quantity.
+        opened: the session, with the folder of all sessions of the acceptance. ``worse_by`` of its
+            request is the allowed slowdown of the training step, ``rates_worse_by`` that of any
+            other quantity.
         interrupted: name of the signal that ended the measurement; None: no signal did.
 
     Returns:
         The result, and what is to be measured next: pairs of nodes that are measured again, and
         node sets that the search for slow groups needs.
     """
+    request = opened.request
     evidence = Evidence.read(opened.folder)
     # What each node wrote when it joined: its name, its devices, their products, its software.
     nodes = sorted(evidence.nodes.values(), key=lambda joined: joined.node)
@@ -104,7 +103,6 @@ def conclude_nodes(
         assessment,
         evidence,
         opened,
-        request,
         peer_groups=_describe_groups(peer_groups),
         baseline=None if baselines is None else baselines.source,
         not_measured=not_measured,
@@ -117,7 +115,6 @@ def _make_result(
     assessment: Assessment,
     evidence: Evidence,
     opened: OpenedSession,
-    request: AcceptRequest,
     *,
     peer_groups: tuple[PeerGroup, ...],
     baseline: str | None,
@@ -129,8 +126,8 @@ def _make_result(
     Args:
         assessment: all that was found about the nodes.
         evidence: what all nodes measured, and when.
-        opened: the session, whose plan names the case and the recipe.
-        request: the options of the acceptance.
+        opened: the session; its plan names the case and the recipe, its request has the options of
+            the acceptance.
         peer_groups: the nodes that were compared with each other.
         baseline: name of the earlier times that nodes were compared with; None: with their peers.
         not_measured: rounds that failed, in words.
@@ -141,9 +138,9 @@ def _make_result(
         unit="node",
         case=opened.plan.case,
         recipe=opened.plan.recipe_name,
-        overrides=request.overrides,
+        overrides=opened.request.overrides,
         measurement=describe_measurement(evidence),
-        phases=request.chosen_phases,
+        phases=opened.request.chosen_phases,
         members=assessment.list_members(),
         links=assessment.links,
         bits=assessment.bits,
