@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from support.fakes import GOLDEN
-from trainmark.acceptance.acceptance import conclude, prepare_acceptance
+from trainmark.acceptance.acceptance import prepare_acceptance
 from trainmark.acceptance.baseline import (
     Baselines,
     BaselineTime,
@@ -16,6 +16,7 @@ from trainmark.acceptance.baseline import (
     load_baselines,
     read_baselines_of_acceptance,
 )
+from trainmark.acceptance.conclusion import conclude_devices
 from trainmark.acceptance.evidence import EvidenceWriter, Joined, Measured
 from trainmark.acceptance.folder import resolve_plans
 from trainmark.acceptance.judgement import Measurements, Verdict
@@ -130,7 +131,7 @@ def write_evidence_and_result(acceptance: Acceptance, step_s: float) -> None:
                 faults={},
             )
             writer.write(Measured, phase="devices", round=number, members=[name], results=[result])
-    result, _pairs_to_measure_again = conclude(acceptance, interrupted=None)
+    result, _pairs_to_measure_again = conclude_devices(acceptance, interrupted=None)
     result.write(acceptance.folder)
 
 
@@ -152,7 +153,7 @@ def test_later_acceptance_is_compared_with_an_earlier_one(
         later, read_baselines=lambda plans: read_baselines_of_acceptance(earlier_acceptance, plans)
     ) as new:
         write_evidence_and_result(new, step_s=0.12)
-        result, _pairs_to_measure_again = conclude(new, interrupted=None)
+        result, _pairs_to_measure_again = conclude_devices(new, interrupted=None)
 
     assert result.baseline == str(earlier_acceptance)
     # Both devices fail: they are as fast as each other, but slower than the 0.1 s of before.

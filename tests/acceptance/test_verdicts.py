@@ -13,7 +13,7 @@ import pytest
 from support.acceptance_evidence import DEVICES, NODE, DeviceEvidence, make_acceptance, make_digests
 from trainmark.acceptance import evidence as evidence_module
 from trainmark.acceptance import verdicts
-from trainmark.acceptance.acceptance import conclude
+from trainmark.acceptance.conclusion import conclude_devices
 from trainmark.acceptance.evidence import EVIDENCE_DIR, Evidence
 from trainmark.acceptance.model import ERROR_RATE, judge_measurements
 from trainmark.acceptance.result import Member, describe_schema, read_result
@@ -35,7 +35,9 @@ if TYPE_CHECKING:
 
 def judge_folder(folder: Path, interrupted: str | None = None) -> AcceptanceResult:
     """Judge the evidence in a folder; ``interrupted``: the signal that ended the acceptance."""
-    result, _pairs_to_measure_again = conclude(make_acceptance(folder), interrupted=interrupted)
+    result, _pairs_to_measure_again = conclude_devices(
+        make_acceptance(folder), interrupted=interrupted
+    )
     return result
 
 
@@ -114,7 +116,7 @@ def test_link_that_was_slow_once_is_measured_again(tmp_path: Path) -> None:
     link = (DEVICES[0], DEVICES[3])
     DeviceEvidence(tmp_path, link_s={link: 0.3}).write_all_phases(pair_rounds=1)  # usual: 0.2 s
 
-    result, pairs_to_measure_again = conclude(make_acceptance(tmp_path), interrupted=None)
+    result, pairs_to_measure_again = conclude_devices(make_acceptance(tmp_path), interrupted=None)
 
     # One slow round may be a disturbance. Two more are asked for, as many as confirm a slow link.
     assert pairs_to_measure_again == [link] * 2

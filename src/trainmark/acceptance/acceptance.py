@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import socket
-from collections import defaultdict
 from contextlib import contextmanager
-from functools import partial
 from typing import TYPE_CHECKING
 
-from trainmark import __version__, devices
-from trainmark.acceptance.assessment import Assessment
-from trainmark.acceptance.bad_rounds import note_bad_rounds
-from trainmark.acceptance.baseline import load_baselines, save_baselines
+from trainmark import devices
+from trainmark.acceptance.baseline import save_baselines
+from trainmark.acceptance.conclusion import conclude_devices
 from trainmark.acceptance.evidence import Evidence, EvidenceWriter, Left
 from trainmark.acceptance.folder import choose_folder, open_folder, resolve_plans, save_request
-from trainmark.acceptance.measurement import describe_measurement
 from trainmark.acceptance.node_session import (
     Acceptance,
     NodeSession,
@@ -24,10 +20,7 @@ from trainmark.acceptance.node_session import (
     prepare_rank_setup,
     write_joined_event,
 )
-from trainmark.acceptance.result import AcceptanceResult, PeerGroup
 from trainmark.acceptance.schedule import pack_disjoint_rounds
-from trainmark.acceptance.times import collect_times
-from trainmark.acceptance.verdicts import judge_bits, judge_times
 from trainmark.errors import UsageError
 from trainmark.launch.network import LOOPBACK, refuse_unusable_network
 
@@ -36,6 +29,7 @@ if TYPE_CHECKING:
 
     from trainmark.acceptance.baseline import BaselineReader
     from trainmark.acceptance.request import AcceptRequest
+    from trainmark.acceptance.result import AcceptanceResult
     from trainmark.launch.processes import StopRequest
     from trainmark.plan.plan import Plan
 
@@ -151,7 +145,7 @@ def measure(
         # The event that ends the session of this machine, with the signal that asked for it.
         writer.write(Left, signal=stop.signal_name)
     # Pairs that still look bad are not measured again in this session.
-    result, _pairs_again = conclude(acceptance, interrupted=stop.signal_name)
+    result, _pairs_again = conclude_devices(acceptance, interrupted=stop.signal_name)
     result.write(acceptance.folder)
     return result
 
@@ -165,7 +159,7 @@ def _plan_confirming_rounds(acceptance: Acceptance) -> list[Round]:
     """
     if "pairs" not in acceptance.request.chosen_phases:
         return []
-    _, pairs_again = conclude(acceptance, interrupted=None)
+    _, pairs_again = conclude_devices(acceptance, interrupted=None)
     index_of = {name: index for index, name in enumerate(acceptance.device_names)}
     pairs = [(index_of[first], index_of[second]) for first, second in pairs_again]
     evidence = Evidence.read(acceptance.folder)
@@ -179,84 +173,3 @@ def _plan_confirming_rounds(acceptance: Acceptance) -> list[Round]:
         Round(phase="pairs", number=number, teams=list(teams))
         for number, teams in enumerate(pack_disjoint_rounds(pairs), first_number)
     ]
-
-
-def conclude(
-    acceptance: Acceptance, *, interrupted: str | None
-) -> tuple[AcceptanceResult, list[tuple[str, str]]]:
-    """Judge all devices by what all sessions, commands on the same folder, measured so far.
-
-    The members that are judged are the devices of this machine. They are compared within peer
-    groups: devices of the same product.
-
-    Args:
-        acceptance: ``worse_by`` of its request is the allowed slowdown of the training step,
-            ``rates_worse_by`` that of any other quantity.
-        interrupted: name of the signal that ended the measurement; None: no signal did.
-
-    Returns:
-        The result, and the pairs that are to be measured again; a pair that is to be measured
-        several times is listed as often.
-    """
-    evidence = Evidence.read(acceptance.folder)
-    product_of_device = _map_devices_to_products(acceptance, evidence)
-    names_by_product = defaultdict(list)
-    for name, product in product_of_device.items():
-        names_by_product[product].append(name)
-    peer_groups = list(names_by_product.values())
-    assessment = Assessment(product_of_member=product_of_device)  # gets all findings on the devices
-    # Earlier times with which devices are compared; None: with the other devices of their group.
-    baselines = load_baselines(acceptance.folder)
-    pairs_again = judge_times(
-        assessment,
-        collect_times(evidence, alone_phase="devices"),
-        peer_groups,
-        worse_by=acceptance.request.worse_by,
-        rates_worse_by=acceptance.request.rates_worse_by,
-        find_baseline=None if baselines is None else partial(baselines.find, "devices"),
-    )
-    # The member to which each device belongs. With several nodes it is the node; here it is the
-    # device itself.
-    member_of = {name: name for name in product_of_device}
-    # The same training must give the same numbers, bit by bit, on all devices of a peer group.
-    judge_bits(assessment, evidence, member_of, [set(names) for names in peer_groups])
-    # Rounds that failed, or whose results were wrong, also lead to findings.
-    not_measured = note_bad_rounds(assessment, evidence, member_of)
-    result = AcceptanceResult(
-        suite_version=__version__,
-        unit="device",
-        case=acceptance.plan.case,
-        recipe=acceptance.plan.recipe_name,
-        overrides=acceptance.request.overrides,
-        measurement=describe_measurement(evidence),
-        # The default phases contain `groups`, which needs several nodes.
-        phases=[phase for phase in acceptance.request.chosen_phases if phase != "groups"],
-        members=assessment.list_members(),
-        links=assessment.links,
-        bits=assessment.bits,
-        quantities=assessment.quantities,
-        peer_groups=tuple(
-            # Only packages in which groups differ are listed, and one machine has one software.
-            PeerGroup(members=tuple(names), products=(product,), software={})
-            for product, names in names_by_product.items()
-        ),
-        baseline=None if baselines is None else baselines.source,
-        not_measured=tuple(not_measured),
-        interrupted=interrupted,
-    )
-    return result, pairs_again
-
-
-def _map_devices_to_products(acceptance: Acceptance, evidence: Evidence) -> dict[str, str]:
-    """Return the product of each device by its name.
-
-    It is what a rank on the device reported; until one did, what the planning process found.
-    """
-    # What this machine wrote at the start of its last session: its devices and their products.
-    joined = evidence.nodes[acceptance.node]
-    product_of_device = dict(zip(joined.devices, joined.products, strict=True))
-    for results in evidence.results.values():
-        for result in results:  # one of each rank
-            name = acceptance.device_names[result.device]  # by the device's number on the machine
-            product_of_device[name] = result.product
-    return product_of_device

@@ -1,4 +1,4 @@
-"""Judge the nodes of an acceptance from the evidence of all its sessions."""
+"""Judge the devices of one machine, or nodes, from the evidence of all its sessions."""
 
 from __future__ import annotations
 
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from trainmark.acceptance.baseline import Baselines
     from trainmark.acceptance.evidence import Joined
     from trainmark.acceptance.groups import NodeSet
+    from trainmark.acceptance.node_session import Acceptance
     from trainmark.acceptance.request import AcceptRequest
     from trainmark.acceptance.session import OpenedSession
 
@@ -48,6 +49,87 @@ class Conclusion:
     result: AcceptanceResult
     pairs_again: list[tuple[str, str]]
     sets_to_measure: list[NodeSet]
+
+
+def conclude_devices(
+    acceptance: Acceptance, *, interrupted: str | None
+) -> tuple[AcceptanceResult, list[tuple[str, str]]]:
+    """Judge all devices by what all sessions, commands on the same folder, measured so far.
+
+    The members that are judged are the devices of this machine. They are compared within peer
+    groups: devices of the same product.
+
+    Args:
+        acceptance: ``worse_by`` of its request is the allowed slowdown of the training step,
+            ``rates_worse_by`` that of any other quantity.
+        interrupted: name of the signal that ended the measurement; None: no signal did.
+
+    Returns:
+        The result, and the pairs that are to be measured again; a pair that is to be measured
+        several times is listed as often.
+    """
+    evidence = Evidence.read(acceptance.folder)
+    product_of_device = _map_devices_to_products(acceptance, evidence)
+    names_by_product = defaultdict(list)
+    for name, product in product_of_device.items():
+        names_by_product[product].append(name)
+    peer_groups = list(names_by_product.values())
+    assessment = Assessment(product_of_member=product_of_device)  # gets all findings on the devices
+    # Earlier times with which devices are compared; None: with the other devices of their group.
+    baselines = load_baselines(acceptance.folder)
+    pairs_again = judge_times(
+        assessment,
+        collect_times(evidence, alone_phase="devices"),
+        peer_groups,
+        worse_by=acceptance.request.worse_by,
+        rates_worse_by=acceptance.request.rates_worse_by,
+        find_baseline=None if baselines is None else partial(baselines.find, "devices"),
+    )
+    # The member to which each device belongs. With several nodes it is the node; here it is the
+    # device itself.
+    member_of = {name: name for name in product_of_device}
+    # The same training must give the same numbers, bit by bit, on all devices of a peer group.
+    judge_bits(assessment, evidence, member_of, [set(names) for names in peer_groups])
+    # Rounds that failed, or whose results were wrong, also lead to findings.
+    not_measured = note_bad_rounds(assessment, evidence, member_of)
+    result = AcceptanceResult(
+        suite_version=__version__,
+        unit="device",
+        case=acceptance.plan.case,
+        recipe=acceptance.plan.recipe_name,
+        overrides=acceptance.request.overrides,
+        measurement=describe_measurement(evidence),
+        # The default phases contain `groups`, which needs several nodes.
+        phases=[phase for phase in acceptance.request.chosen_phases if phase != "groups"],
+        members=assessment.list_members(),
+        links=assessment.links,
+        bits=assessment.bits,
+        quantities=assessment.quantities,
+        peer_groups=tuple(
+            # Only packages in which groups differ are listed, and one machine has one software.
+            PeerGroup(members=tuple(names), products=(product,), software={})
+            for product, names in names_by_product.items()
+        ),
+        baseline=None if baselines is None else baselines.source,
+        not_measured=tuple(not_measured),
+        interrupted=interrupted,
+    )
+    return result, pairs_again
+
+
+def _map_devices_to_products(acceptance: Acceptance, evidence: Evidence) -> dict[str, str]:
+    """Return the product of each device by its name.
+
+    It is what a rank on the device reported; until one did, what the planning process found.
+    """
+    # What this machine wrote at the start of its last session: its devices and their products.
+    joined = evidence.nodes[acceptance.node]
+    product_of_device = dict(zip(joined.devices, joined.products, strict=True))
+    for results in evidence.results.values():
+        for result in results:  # one of each rank
+            name = acceptance.device_names[result.device]  # by the device's number on the machine
+            product_of_device[name] = result.product
+    return product_of_device
 
 
 def conclude_nodes(opened: OpenedSession, *, interrupted: str | None) -> Conclusion:
