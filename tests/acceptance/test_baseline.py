@@ -131,8 +131,7 @@ def write_evidence_and_result(acceptance: Acceptance, step_s: float) -> None:
                 faults={},
             )
             writer.write(Measured, phase="devices", round=number, members=[name], results=[result])
-    result, _pairs_to_measure_again = conclude_devices(acceptance, interrupted=None)
-    result.write(acceptance.folder)
+    conclude_devices(acceptance, interrupted=None).result.write(acceptance.folder)
 
 
 @pytest.fixture
@@ -153,7 +152,7 @@ def test_later_acceptance_is_compared_with_an_earlier_one(
         later, read_baselines=lambda plans: read_baselines_of_acceptance(earlier_acceptance, plans)
     ) as new:
         write_evidence_and_result(new, step_s=0.12)
-        result, _pairs_to_measure_again = conclude_devices(new, interrupted=None)
+        result = conclude_devices(new, interrupted=None).result
 
     assert result.baseline == str(earlier_acceptance)
     # Both devices fail: they are as fast as each other, but slower than the 0.1 s of before.

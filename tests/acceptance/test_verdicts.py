@@ -35,10 +35,7 @@ if TYPE_CHECKING:
 
 def judge_folder(folder: Path, interrupted: str | None = None) -> AcceptanceResult:
     """Judge the evidence in a folder; ``interrupted``: the signal that ended the acceptance."""
-    result, _pairs_to_measure_again = conclude_devices(
-        make_acceptance(folder), interrupted=interrupted
-    )
-    return result
+    return conclude_devices(make_acceptance(folder), interrupted=interrupted).result
 
 
 def list_decisions(result: AcceptanceResult) -> list[str]:
@@ -116,11 +113,11 @@ def test_link_that_was_slow_once_is_measured_again(tmp_path: Path) -> None:
     link = (DEVICES[0], DEVICES[3])
     DeviceEvidence(tmp_path, link_s={link: 0.3}).write_all_phases(pair_rounds=1)  # usual: 0.2 s
 
-    result, pairs_to_measure_again = conclude_devices(make_acceptance(tmp_path), interrupted=None)
+    conclusion = conclude_devices(make_acceptance(tmp_path), interrupted=None)
 
     # One slow round may be a disturbance. Two more are asked for, as many as confirm a slow link.
-    assert pairs_to_measure_again == [link] * 2
-    assert result.list_names("fail") == []
+    assert conclusion.pairs_again == [link] * 2
+    assert conclusion.result.list_names("fail") == []
 
 
 def test_device_that_computes_differently_fails(tmp_path: Path) -> None:

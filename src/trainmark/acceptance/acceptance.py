@@ -145,7 +145,7 @@ def measure(
         # The event that ends the session of this machine, with the signal that asked for it.
         writer.write(Left, signal=stop.signal_name)
     # Pairs that still look bad are not measured again in this session.
-    result, _pairs_again = conclude_devices(acceptance, interrupted=stop.signal_name)
+    result = conclude_devices(acceptance, interrupted=stop.signal_name).result
     result.write(acceptance.folder)
     return result
 
@@ -159,7 +159,7 @@ def _plan_confirming_rounds(acceptance: Acceptance) -> list[Round]:
     """
     if "pairs" not in acceptance.request.chosen_phases:
         return []
-    _, pairs_again = conclude_devices(acceptance, interrupted=None)
+    pairs_again = conclude_devices(acceptance, interrupted=None).pairs_again
     index_of = {name: index for index, name in enumerate(acceptance.device_names)}
     pairs = [(index_of[first], index_of[second]) for first, second in pairs_again]
     evidence = Evidence.read(acceptance.folder)

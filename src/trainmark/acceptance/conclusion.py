@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from trainmark import __version__
 from trainmark.acceptance.assessment import Assessment
@@ -38,22 +38,21 @@ REFUSAL = "trainmark accept: node "
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conclusion:
-    """The verdicts on the nodes so far, and which measurements would decide more.
+    """The verdicts on the members so far, and which measurements would decide more.
 
     Args:
-        pairs_again: pairs of nodes to measure again; one that is to be measured several times is
+        pairs_again: pairs of members to measure again; one that is to be measured several times is
             listed as often.
-        sets_to_measure: disjoint node sets that the search for groups needs next.
+        sets_to_measure: disjoint node sets that the search for groups needs next; empty for the
+            devices of one machine.
     """
 
     result: AcceptanceResult
     pairs_again: list[tuple[str, str]]
-    sets_to_measure: list[NodeSet]
+    sets_to_measure: list[NodeSet] = field(default_factory=list)
 
 
-def conclude_devices(
-    acceptance: Acceptance, *, interrupted: str | None
-) -> tuple[AcceptanceResult, list[tuple[str, str]]]:
+def conclude_devices(acceptance: Acceptance, *, interrupted: str | None) -> Conclusion:
     """Judge all devices by what all sessions, commands on the same folder, measured so far.
 
     The members that are judged are the devices of this machine. They are compared within peer
@@ -65,8 +64,7 @@ def conclude_devices(
         interrupted: name of the signal that ended the measurement; None: no signal did.
 
     Returns:
-        The result, and the pairs that are to be measured again; a pair that is to be measured
-        several times is listed as often.
+        The result, and the pairs of devices that are to be measured again.
     """
     evidence = Evidence.read(acceptance.folder)
     product_of_device = _map_devices_to_products(acceptance, evidence)
@@ -92,29 +90,21 @@ def conclude_devices(
     judge_bits(assessment, evidence, member_of, [set(names) for names in peer_groups])
     # Rounds that failed, or whose results were wrong, also lead to findings.
     not_measured = note_bad_rounds(assessment, evidence, member_of)
-    result = AcceptanceResult(
-        suite_version=__version__,
+    result = _make_result(
+        acceptance,
+        assessment,
+        evidence,
         unit="device",
-        case=acceptance.plan.case,
-        recipe=acceptance.plan.recipe_name,
-        overrides=acceptance.request.overrides,
-        measurement=describe_measurement(evidence),
-        # The default phases contain `groups`, which needs several nodes.
-        phases=[phase for phase in acceptance.request.chosen_phases if phase != "groups"],
-        members=assessment.list_members(),
-        links=assessment.links,
-        bits=assessment.bits,
-        quantities=assessment.quantities,
         peer_groups=tuple(
             # Only packages in which groups differ are listed, and one machine has one software.
             PeerGroup(members=tuple(names), products=(product,), software={})
             for product, names in names_by_product.items()
         ),
-        baseline=None if baselines is None else baselines.source,
-        not_measured=tuple(not_measured),
+        baselines=baselines,
+        not_measured=not_measured,
         interrupted=interrupted,
     )
-    return result, pairs_again
+    return Conclusion(result=result, pairs_again=pairs_again)
 
 
 def _map_devices_to_products(acceptance: Acceptance, evidence: Evidence) -> dict[str, str]:
@@ -182,11 +172,12 @@ def conclude_nodes(opened: OpenedSession, *, interrupted: str | None) -> Conclus
             assessment, evidence, times[STEP], node_names_by_group, request
         )
     result = _make_result(
+        opened,
         assessment,
         evidence,
-        opened,
+        unit="node",
         peer_groups=_describe_groups(peer_groups),
-        baseline=None if baselines is None else baselines.source,
+        baselines=baselines,
         not_measured=not_measured,
         interrupted=interrupted,
     )
@@ -194,42 +185,46 @@ def conclude_nodes(opened: OpenedSession, *, interrupted: str | None) -> Conclus
 
 
 def _make_result(
+    acceptance: Acceptance | OpenedSession,
     assessment: Assessment,
     evidence: Evidence,
-    opened: OpenedSession,
     *,
+    unit: Literal["device", "node"],
     peer_groups: tuple[PeerGroup, ...],
-    baseline: str | None,
+    baselines: Baselines | None,
     not_measured: list[str],
     interrupted: str | None,
 ) -> AcceptanceResult:
-    """Return the result of an acceptance of nodes, as its file has it.
+    """Return the result of an acceptance, as its file has it.
 
     Args:
-        assessment: all that was found about the nodes.
-        evidence: what all nodes measured, and when.
-        opened: the session; its plan names the case and the recipe, its request has the options of
-            the acceptance.
-        peer_groups: the nodes that were compared with each other.
-        baseline: name of the earlier times that nodes were compared with; None: with their peers.
+        acceptance: its plan names the case and the recipe, its request has the options.
+        assessment: all that was found about the members.
+        evidence: what was measured in all sessions, and when.
+        unit: what the members are.
+        peer_groups: the members that were compared with each other.
+        baselines: earlier times that members were compared with; None: with their peers.
         not_measured: rounds that failed, in words.
         interrupted: name of the signal that ended the measurement; None: no signal did.
     """
+    phases = acceptance.request.chosen_phases
+    if unit == "device":  # the default phases contain `groups`, which needs several nodes
+        phases = [phase for phase in phases if phase != "groups"]
     return AcceptanceResult(
         suite_version=__version__,
-        unit="node",
-        case=opened.plan.case,
-        recipe=opened.plan.recipe_name,
-        overrides=opened.request.overrides,
+        unit=unit,
+        case=acceptance.plan.case,
+        recipe=acceptance.plan.recipe_name,
+        overrides=acceptance.request.overrides,
         measurement=describe_measurement(evidence),
-        phases=opened.request.chosen_phases,
+        phases=phases,
         members=assessment.list_members(),
         links=assessment.links,
         bits=assessment.bits,
         quantities=assessment.quantities,
         wholes=tuple(assessment.wholes),
         peer_groups=peer_groups,
-        baseline=baseline,
+        baseline=None if baselines is None else baselines.source,
         not_measured=tuple(not_measured),
         interrupted=interrupted,
     )
