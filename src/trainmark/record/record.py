@@ -32,7 +32,7 @@ from trainmark.events.values import (
     PhaseName,
     RankSums,
 )
-from trainmark.plan.plan import PLAN_FILE, Plan, is_none, read_plan
+from trainmark.plan.plan import PLAN_FILE, Plan, is_empty, is_none, read_plan
 from trainmark.record import stats
 from trainmark.record.printed_speed import PrintedSpeed  # noqa: TC001 - pydantic reads it at run time
 from trainmark.record.replays import Replays  # noqa: TC001 - pydantic reads it at run time
@@ -52,11 +52,6 @@ Verification = Literal["verified", "unverified", "contradicted"]  # the worst la
 Status = Literal["passed", "target_missed", "failed", "timed_out", "oom", "diverged", "interrupted"]
 # Figures of every record, null with a reason if unknown.
 _REQUIRED_FIGURES = ("e2e_time", "final_result", "mem", "MFU", "MAMFU")
-
-
-def is_empty(values: list[object]) -> bool:
-    """Tell whether a list has nothing and is left out of the file."""
-    return not values
 
 
 class Cause(Frozen):
