@@ -1,47 +1,28 @@
-"""The options of an acceptance, each declared once, for the command line and Python."""
+"""The options of an acceptance, for the command line and Python.
+
+Those that a run has too, with the same meaning, are declared in ``TrainingRequest``.
+"""
 
 from __future__ import annotations
 
 from pathlib import Path  # noqa: TC003 - pydantic reads it at run time
-from typing import Annotated, Any
+from typing import Annotated
 
-from pydantic import BeforeValidator, Field, ValidationError
-from typing_extensions import Self
+from pydantic import Field
 
 from trainmark.acceptance import DEFAULT_WORSE_BY
-from trainmark.documents import Frozen, make_usage_error
 from trainmark.errors import UsageError, suggest_nearest
-from trainmark.plan.request import PositiveCount, RunRequest
+from trainmark.plan.request import PositiveCount, RunRequest, TrainingRequest
 
 PHASES = ("devices", "nodes", "pairs", "groups")
 DEFAULT_CASE = "distilbert_sst2"
 MAX_REPEATS = 1_000
 
 
-def _convert_to_texts(overrides: Any) -> Any:
-    """Return recipe values as they would be written after ``KEY=``."""
-    if not isinstance(overrides, dict):  # pydantic refuses it after this
-        return overrides
-    return {name: "none" if value is None else str(value) for name, value in overrides.items()}
-
-
-class AcceptRequest(Frozen):
-    """One acceptance as requested.
-
-    Args:
-        overrides: recipe fields to change, by name or short name.
-    """
+class AcceptRequest(TrainingRequest):
+    """One acceptance as requested."""
 
     case: str = Field(DEFAULT_CASE, min_length=1, description="Case to train.")
-    overrides: Annotated[dict[str, str], BeforeValidator(_convert_to_texts)] = Field({})
-    recipe: str | None = Field(None, description="Name of a recipe; see `trainmark list recipes`.")
-    data: Path | None = Field(None, description="Folder with real data.")
-    device: str | None = Field(
-        None,
-        description=(
-            "Device name or torch device type; see `list devices`. Default: the first device found."
-        ),
-    )
     nproc: PositiveCount | None = Field(None, description="Devices per node; default: all.")
     nnodes: PositiveCount | None = Field(None, description="Number of nodes; requires --launcher.")
     launcher: str | None = Field(
@@ -50,9 +31,6 @@ class AcceptRequest(Frozen):
             "Launcher; see `list launchers`. Default: none; only the devices of this machine "
             "are measured."
         ),
-    )
-    cluster: Path | None = Field(
-        None, description="File with the cluster's settings; see docs/launchers.md."
     )
     phases: str | None = Field(None, description=f"Phases to run; default: {','.join(PHASES)}.")
     repeats: Annotated[int, Field(ge=1, le=MAX_REPEATS)] = Field(
@@ -144,16 +122,3 @@ class AcceptRequest(Frozen):
             nnodes=nnodes,
             nproc=nproc,
         )
-
-    @classmethod
-    def build(cls, **fields: Any) -> Self:
-        """Return the request with ``fields``; those that are None are not given.
-
-        Raises:
-            UsageError: an unknown field, or a value outside its type or bounds.
-        """
-        try:
-            return cls(**{name: value for name, value in fields.items() if value is not None})
-        except ValidationError as error:
-            # "--": the error names the field as an option of the command line.
-            raise make_usage_error(error, cls, "--") from None

@@ -1,6 +1,7 @@
 """What a user asks of a run: each option once, for the command line, plan files and Python.
 
-A new option of a run is one field here: its name, type, default, help text and bounds.
+A new option of a run is one field of ``RunRequest``: its name, type, default, help text and bounds.
+``RunFields`` repeats name and type for type checkers; a test compares the two.
 """
 
 from __future__ import annotations
@@ -67,12 +68,13 @@ class RunFields(TypedDict, total=False):
     command: Sequence[str] | None
 
 
-class RunRequest(Frozen):
-    """One run as requested; None where the case, the recipe or the machine decides.
+class TrainingRequest(Frozen):
+    """What runs and acceptance tests both ask: what is trained, how, and on which machines.
+
+    None where the case, the recipe or the machine decides.
 
     Args:
         overrides: recipe fields to change, by name or short name.
-        command: the program that is measured in place of a case, with ``witness``.
     """
 
     case: str = Field(min_length=1, description="Case, alias, case key or plan file.")
@@ -96,6 +98,30 @@ class RunRequest(Frozen):
     cluster: Path | None = Field(
         None, description="File with the cluster's settings; see docs/launchers.md."
     )
+
+    @classmethod
+    def build(cls, place: str = "--", /, **fields: Any) -> Self:
+        """Return the request with ``fields``; those that are None are not given.
+
+        Args:
+            place: start of the place that errors name; ``--`` gives ``--nproc``, for example.
+
+        Raises:
+            UsageError: an unknown field, or a value outside its type or bounds.
+        """
+        try:
+            return cls(**{name: value for name, value in fields.items() if value is not None})
+        except ValidationError as error:
+            raise make_usage_error(error, cls, place) from None
+
+
+class RunRequest(TrainingRequest):
+    """One run as requested.
+
+    Args:
+        command: the program that is measured in place of a case, with ``witness``.
+    """
+
     repeat: PositiveCount | None = Field(
         None, description="Number of launches, which run one after another."
     )
@@ -130,18 +156,3 @@ class RunRequest(Frozen):
         None, description="File that describes your own program; put its command after --."
     )
     command: tuple[str, ...] = ()
-
-    @classmethod
-    def build(cls, place: str = "--", /, **fields: Any) -> Self:
-        """Return the request with ``fields``; those that are None are not given.
-
-        Args:
-            place: start of the place that errors name; ``--`` gives ``--nproc``, for example.
-
-        Raises:
-            UsageError: an unknown field, or a value outside its type or bounds.
-        """
-        try:
-            return cls(**{name: value for name, value in fields.items() if value is not None})
-        except ValidationError as error:
-            raise make_usage_error(error, cls, place) from None
