@@ -631,10 +631,10 @@ def test_time_in_the_queue_of_the_engine_is_no_time_of_the_job(
 def test_job_is_cancelled_after_its_time_limit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The job is first seen to run at 60 s, so that its limit of 100 s is over after 160 s."""
+    """The job is first seen to run at 60 s. Its limit of 100 s is exceeded at the look at 161 s."""
     engine = Engine(["waiting", "running", "running", "lost"], poll_s=60)
     wait_for_engine(engine, tmp_path, monkeypatch)
-    # After a cancel the engine is asked at once, and not only 60 s after the last question.
+    # At the look after the cancel the engine is asked again, and not only at 180 s.
     assert (engine.queried_at_s, engine.num_cancels) == ([0, 60, 120, 162], 1)
 
 
