@@ -8,7 +8,7 @@ import pytest
 
 from support.gpt_tokens import read_document_tokens
 from trainmark.data import indexed
-from trainmark.data.indexed import IndexedReader, write_pair
+from trainmark.data.indexed import IndexedReader, choose_dtype, write_pair
 from trainmark.errors import DataError
 
 # Three sequences of 3, 0 and 1 tokens, each a document, put together from the layout.
@@ -96,6 +96,18 @@ def test_a_document_may_hold_many_sequences_or_none(tmp_path):
     assert list(reader.find_token_starts(range(4, 4))) == [6]  # no document: the end alone
 
 
+def test_a_pair_may_have_no_document(tmp_path):
+    write_data(tmp_path / "none", [])
+    reader = IndexedReader.open(tmp_path / "none")
+    assert (reader.num_documents, len(reader.sizes), reader.num_tokens) == (0, 0, 0)
+    assert list(reader.find_token_starts(range(0))) == [0]
+
+
+@pytest.mark.parametrize(("vocab_size", "name"), [(65_499, "uint16"), (65_500, "int32")])
+def test_ids_have_16_bits_up_to_the_bound_of_megatron(vocab_size, name):
+    assert choose_dtype(vocab_size) == np.dtype(name)
+
+
 @pytest.mark.parametrize(
     ("code", "name"),
     [(1, "uint8"), (2, "int8"), (3, "int16"), (4, "int32"), (5, "int64"), (8, "uint16")],
@@ -153,6 +165,11 @@ SIZES, POINTERS, BOUNDS = [2, 1, 3], [0, 4, 6], [0, 1, 2, 3]
         (([2, -1, 5], [0, 4, 2], BOUNDS), "sizes", "sequence 1 has -1 tokens"),
         ((SIZES, POINTERS, [1, 2, 3]), "document index", "the bounds begin with 1 and end with 3"),
         ((SIZES, POINTERS, [0, 1, 2]), "document index", "the bounds begin with 0 and end with 2"),
+        (
+            (SIZES, POINTERS, [0, -1, 2, 3]),
+            "document index",
+            "bound 0 is 0, but the next one is -1",
+        ),
         ((SIZES, POINTERS, [0, 2, 1, 3]), "document index", "bound 1 is 2, but the next one is 1"),
         ((SIZES, POINTERS, [0, 1, 9, 3]), "document index", "bound 2 is 9, but the next one is 3"),
     ],
