@@ -9,6 +9,7 @@ from trainmark.acceptance.groups import (
     NodeSet,
     SetTimes,
     StepTimeModel,
+    fit_step_time_model,
     make_natural_key,
     search_groups,
 )
@@ -98,6 +99,15 @@ def test_ring_of_many_nodes_sends_twice_what_a_pair_sends() -> None:
     # Each of n nodes sends 2 (n - 1) / n times the gradients: a pair sends them once.
     assert MODEL.predict_s(4) == pytest.approx(1.0 + 0.2 * 2 * 3 / 4)
     assert MODEL.predict_s(1_000_000) == pytest.approx(1.0 + 0.2 * 2)
+
+
+def test_model_has_the_median_of_nodes_alone_and_of_pairs() -> None:
+    model = fit_step_time_model([1.0, 9.0, 1.1], [1.3, 1.2, 7.0, 1.2], noise=0.02)
+    # 3 + 4 measurements, from which two medians are estimated. The median of four is the mean of
+    # the two in the middle, 1.2 and 1.3.
+    assert model == StepTimeModel(alone_s=1.1, pair_s=1.25, noise=0.02, degrees_of_freedom=5)
+    assert fit_step_time_model([], [1.2], noise=0.02) is None
+    assert fit_step_time_model([1.0], [], noise=0.02) is None
 
 
 def test_pair_that_looks_faster_than_its_nodes_communicates_in_no_time() -> None:

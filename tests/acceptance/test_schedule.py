@@ -30,6 +30,12 @@ def test_no_node_is_in_two_pairs_of_a_round(num_nodes: int) -> None:
         assert len(set(members)) == len(members) == num_nodes - num_nodes % 2
 
 
+def test_fewer_than_two_nodes_have_no_rounds_and_two_have_the_same_pair_in_each() -> None:
+    assert plan_pair_rounds(num_nodes=0, num_rounds=3) == []
+    assert plan_pair_rounds(num_nodes=1, num_rounds=3) == []
+    assert plan_pair_rounds(num_nodes=2, num_rounds=3) == [[(0, 1)]] * 3
+
+
 def test_random_rounds_repeat_no_pair_before_all_were_measured() -> None:
     # Fewer rounds than the 63 of a round robin.
     rounds = plan_pair_rounds(num_nodes=64, num_rounds=30, seed=1)
