@@ -138,9 +138,11 @@ def make_plan(folder: Path, command: str, **fields: object):
 
 
 def test_plan_takes_ranks_from_the_command(tmp_path):
+    # The plan of ``run --witness FILE -- COMMAND``, which measures a user's own program, here one
+    # that starts its ranks itself.
     planned = make_plan(tmp_path, "torchrun --nproc-per-node 4 train.py")
     assert (planned.nproc, planned.world_size) == (4, 4)
-    assert planned.witness is not None
+    assert planned.witness is not None  # the user's program
     assert planned.witness.starts_ranks
     # ``WHOLE``, the file of ``make_plan``, states 8 samples a step, which 4 ranks share.
     assert planned.recipe["micro_batch_size"] == 2

@@ -189,8 +189,8 @@ def render_mlperf_log(record: Record, folder: Path) -> str:
     lines: list[str] = []
     for moment in read_moments(record, folder):
         match moment.kind:
-            case "launch":
-                lines += _list_mlperf_lines(moment, record)
+            case "launch":  # facts of the run, ``init_start``, keys of the ruleset
+                lines += _list_first_mlperf_lines(moment, record)
             case "ready":
                 lines.append(_format_mlperf_line(moment, "init_stop", event_type="INTERVAL_END"))
                 lines.append(_format_mlperf_line(moment, "run_start", event_type="INTERVAL_START"))
@@ -217,7 +217,7 @@ def render_mlperf_log(record: Record, folder: Path) -> str:
     return "".join(lines)
 
 
-def _list_mlperf_lines(moment: Moment, record: Record) -> list[str]:
+def _list_first_mlperf_lines(moment: Moment, record: Record) -> list[str]:
     """Return the lines of a launch: facts of the run, its start, and the keys of the ruleset.
 
     Args:
