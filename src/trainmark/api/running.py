@@ -13,10 +13,10 @@ from trainmark.api.records import Records
 from trainmark.errors import TrainmarkError, UsageError
 from trainmark.export.followers.starting import Followers
 from trainmark.export.followers.targets import parse_targets
-from trainmark.launch import series, submission
+from trainmark.launch import local, series, submission
 from trainmark.launch.cluster import CONTAINER, LOCAL, read_cluster
 from trainmark.launch.processes import StopRequest, note_stop_signals
-from trainmark.launch.progress import ProgressLine, end_line, launch_with_progress
+from trainmark.launch.progress import ProgressLine, end_line
 from trainmark.launch.run_dir import record_failed_planning, refuse_used
 from trainmark.pages.page import write_entry_pages, write_pages
 from trainmark.plan.plan import UNCHECKED
@@ -193,12 +193,35 @@ def launch_once(
                 show_remark(f"{occupant.describe()}: do not quote the figures of this run")
     with Followers(Path(plan_of_launch.run_dir), follow) as followers:
         followers.wait_until_ready(stop)
-        record = launch_with_progress(plan_of_launch, cluster, label, stop, quiet=quiet)
+        record = _launch_with_progress(plan_of_launch, cluster, label, stop, quiet=quiet)
         followers.end_inputs()  # they hand over the rest while the pages are written
         folder = Path(plan_of_launch.run_dir)
         write_pages_safely(folder, write_pages, [record], folder, show_remark=show_remark)
     for remark in followers.iterate_remarks():
         show_remark(remark)
+    return record
+
+
+def _launch_with_progress(
+    plan: Plan, cluster: Cluster, label: str, stop: StopRequest, *, quiet: bool
+) -> Record:
+    """Launch here or through the plan's launcher, with a progress line; return the record.
+
+    Args:
+        plan: plan of one launch.
+        label: name of the run in the line.
+        stop: the run is stopped as soon as it holds a signal.
+        quiet: show no line.
+    """
+    if plan.repeat_count > 1:
+        label = f"{label} {plan.repeat_index}/{plan.repeat_count}"
+    show = _ignore if quiet else ProgressLine(plan, label).show
+    if plan.launcher == LOCAL:
+        record = local.launch(plan, stop, show)
+    else:
+        record = submission.launch(plan, cluster, stop, show)
+    if not quiet:
+        end_line(f"{label}: {record.status}")
     return record
 
 

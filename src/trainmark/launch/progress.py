@@ -27,17 +27,12 @@ from trainmark.events.schema import (
     Window,
     name_rank_file,
 )
-from trainmark.launch import local, submission
-from trainmark.launch.cluster import LOCAL
 from trainmark.plan.recipes import compute_step_samples
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from trainmark.launch.cluster import Cluster
-    from trainmark.launch.processes import StopRequest
     from trainmark.plan.plan import Plan
-    from trainmark.record.record import Record
 
 _LINE_EVERY_S = 10.0  # interval of lines if standard error is not a terminal
 _MIN_TRAINED_SHARE = 0.05  # of the time limit; before, the speed of the first steps may mislead
@@ -393,30 +388,3 @@ def _write(text: str, *, is_replaceable: bool) -> None:
             text = f"\r{text}{' ' * (width - cell_len(text))}"
         sys.stderr.write(text + end)
         sys.stderr.flush()
-
-
-def _ignore(_: str) -> None:
-    """Show no progress."""
-
-
-def launch_with_progress(
-    plan: Plan, cluster: Cluster, label: str, stop: StopRequest, *, quiet: bool
-) -> Record:
-    """Launch here or through the plan's launcher, with a progress line; return the record.
-
-    Args:
-        plan: plan of one launch.
-        label: name of the run in the line.
-        stop: the run is stopped as soon as it holds a signal.
-        quiet: show no line.
-    """
-    if plan.repeat_count > 1:
-        label = f"{label} {plan.repeat_index}/{plan.repeat_count}"
-    show = _ignore if quiet else ProgressLine(plan, label).show
-    if plan.launcher == LOCAL:
-        record = local.launch(plan, stop, show)
-    else:
-        record = submission.launch(plan, cluster, stop, show)
-    if not quiet:
-        end_line(f"{label}: {record.status}")
-    return record
