@@ -146,12 +146,17 @@ def plan_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_no_process_outlives_a_killed_launcher(plan_folder):
-    """The launcher kills itself at a moment: after so many calls of Python functions.
+    """The launcher kills itself at a moment: after so many processes, and then so many calls.
 
-    They reach from before the first process to the wait for the ranks: processes start at about the
-    1400th and the 2400th call, and the wait begins at about the 3400th.
+    The moments reach from before the first process, the sampler, over that of the second, the
+    supervisor of the ranks, to the wait for the ranks. About 1,000 calls are between the two
+    processes, and 150 between the second and the wait.
     """
-    moments = [1, 1500, *range(2200, 3700, 150)]
+    moments = [
+        *("0-1", "0-1000"),
+        *(f"1-{num_calls}" for num_calls in (1, 150, 300, 450, 600, 750, 900)),
+        *(f"2-{num_calls}" for num_calls in (1, 75, 150, 300)),
+    ]
     process = subprocess.run(
         [sys.executable, killed_launcher.__file__, str(plan_folder), *map(str, moments)],
         env=os.environ
@@ -165,8 +170,12 @@ def test_no_process_outlives_a_killed_launcher(plan_folder):
         check=True,
     )
     ends = [json.loads(line) for line in process.stdout.splitlines()]
-    # ``left``: processes that outlived it.
+    # ``orphans``: those that the launcher left, and that ended; ``left``: those that did not.
+    orphans = {end["moment"]: end.pop("orphans") for end in ends}
     assert ends == [{"moment": x, "code": -signal.SIGKILL, "left": []} for x in moments]
+    # At least the processes that it had started were there; a supervisor may have started ranks.
+    assert orphans["0-1"] == 0
+    assert all(num >= int(moment.partition("-")[0]) for moment, num in orphans.items()), orphans
 
 
 def test_rank_whose_launcher_is_already_dead_does_nothing(tmp_path):
