@@ -249,14 +249,22 @@ def test_processes_on_the_devices_are_named(tmp_path, register_vendors):
 def test_the_monitor_is_tried_once(tmp_path, monkeypatch, reads, severity, text):
     # ``Card`` is a fake vendor, whose monitor is a ``Reader`` called "card-smi 1.0". If it is to
     # fail, its error is "no answer". Without a monitor, the text says what cannot be read.
-    closed = []
-    monkeypatch.setattr(Reader, "close", lambda self: closed.append(self.name))
+    calls = []
+    read = Reader.read
+
+    def note_and_read(self):
+        calls.append("read")
+        return read(self)
+
+    monkeypatch.setattr(Reader, "read", note_and_read)
+    monkeypatch.setattr(Reader, "close", lambda _: calls.append("close"))
     condition = read_single_condition(
         doctor.check_monitor(make_machine(tmp_path, vendor=Card(reads=reads)))
     )
     assert condition.severity == severity
     assert text in condition.what
-    assert len(closed) == (0 if reads is None else 1)  # a monitor that was opened is closed
+    # A monitor that was opened is closed, even if it failed.
+    assert calls == ([] if reads is None else ["read", "close"])
 
 
 @pytest.mark.parametrize(("busy", "num_conditions"), [(None, 1), (10.0, 1), (11.0, 2)])

@@ -199,6 +199,7 @@ def test_folder_without_a_site_is_not_overwritten(runs, tmp_path):
             writing.write_site(runs, folder)
     # Nothing was changed.
     assert [path.name for path in (tmp_path / "mine").iterdir()] == ["a.txt"]
+    assert (tmp_path / "mine" / "a.txt").read_text() == "mine"
 
 
 def test_unreadable_record_has_a_page_with_the_error(runs, tmp_path):
