@@ -180,6 +180,7 @@ def test_two_uneven_ranks_give_exact_figures(uneven_run: RunTimeline) -> None:
         },
         rel=1e-12,
     )
+    # The units of all these figures; "" is that of the losses.
     assert {FIGURES[name].unit for name in figures} == {
         "s",
         "samples/s",
@@ -273,9 +274,9 @@ def test_samples_of_several_sequences_are_also_counted_as_sequences(tmp_path: Pa
             item["sequences"] *= 3  # each sample of rank 1 has three sequences
     run = read_run(write_run(tmp_path / "run", [launch_event(S // 2)], *ranks), 2)
     figures = compute_figures(measure(run, precision="bf16", warmup_steps=3))
-    first_rank, second_rank = (rank.counts.samples for rank in run.ranks)
+    samples_of_first, samples_of_second = (rank.counts.samples for rank in run.ranks)
     # 34 samples are trained in 11 s, with 10 tokens each; see ``make_uneven_ranks``.
-    sequences = first_rank + 3 * second_rank
+    sequences = samples_of_first + 3 * samples_of_second
     sequence_rate = figures["p_train_sequences"]
     assert sequence_rate.value == pytest.approx(sequences / 11)
     assert FIGURES["p_train_sequences"].unit == "sequences/s"

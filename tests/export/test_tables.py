@@ -25,7 +25,11 @@ from trainmark.results.store.columns import COLUMNS
 
 @pytest.fixture
 def run(tmp_path, monkeypatch):
-    """Return a record and its folder; records are not checked against their events here."""
+    """Return a record and its folder.
+
+    A command that reads it does not check it: it trained fewer samples than its plan says, which
+    the check would take for a contradiction.
+    """
     monkeypatch.setattr("trainmark.results.selection.check_record", lambda record, _: record)
     return write_two_ranks(tmp_path / "run")
 

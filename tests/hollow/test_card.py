@@ -68,6 +68,7 @@ def test_ranks_take_memory_only_on_their_own_device():
         "WORLD_SIZE": "4",
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(port),
+        # ``RANK_SCRIPT`` imports helpers from the folder ``tests``.
         "PYTHONPATH": f"tests{os.pathsep}{os.environ['PYTHONPATH']}",
     }
     variables = [{"RANK": str(rank), "LOCAL_RANK": str(rank % 2)} for rank in range(4)]

@@ -69,7 +69,7 @@ def test_failed_followers_change_nothing_and_give_one_remark_each(start_run, wan
 
 
 def test_a_follower_that_is_killed_does_not_change_the_run(start_run, wandb_calls, fifo):
-    """``fifo``: the pipe to which the rank writes at its fault; ``go`` is beside it."""
+    """``fifo``: the pipe to which the rank writes at its fault; then it waits to read ``go``."""
     # The rank waits in a step, so that the run lasts until the follower is dead.
     process, run_dir = start_run("fault=hold", "--follow", "wandb=keep")
     wait_for_fault(fifo)

@@ -198,8 +198,9 @@ def test_rank_that_ends_before_its_state_is_read_counts_as_gone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with subprocess.Popen(["true"]) as ended:
-        pass
-    monkeypatch.setattr(psutil, "pid_exists", lambda _: True)  # asked while it still ran
+        pass  # the end of the block waits for the end of the process
+    # psutil takes a process for one that exists; it ends before its state is read.
+    monkeypatch.setattr(psutil, "pid_exists", lambda _: True)
     monkeypatch.setattr(stacks_module, "_TIMEOUT_S", 0)
     file = tmp_path / "stacks.txt"
     save_stacks([ended], [file], STACKS_SIGNAL)

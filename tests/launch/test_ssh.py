@@ -72,6 +72,7 @@ def make_site() -> Callable[..., Cluster]:
 
 def test_hosts_have_users_and_ports(make_site: Callable[..., Cluster]) -> None:
     text = "Node1 me@node2:2222 [fe80::1]:22 last"  # the first three are used
+    # By the host's name, whose case does not matter.
     assert ssh.select_hosts(make_site(text), nnodes=3) == {
         "node1": "ssh://Node1",
         "node2": "ssh://me@node2:2222",

@@ -145,7 +145,7 @@ def test_ranks_skip_the_same_sizes(clock: FakeClock) -> None:
 
 
 def test_checked_sums_are_exact_for_any_number_of_ranks(sync_device: SyncDevice) -> None:
-    """In any order: partial sums of the ranks' numbers are whole numbers below 2**24.
+    """The order of adding does not matter: fp32 is exact for whole numbers below 2**24.
 
     Each rank sums a pattern of numbers up to 1023, to which it adds its own number. Here it is the
     last rank of 1024; nothing is sent, so that its numbers stay as they were before the sum.

@@ -100,7 +100,8 @@ def test_terminal_shows_why_no_run_is_comparable(run_report: Call, tmp_path: Pat
     cause = Cause(kind="oom", message=message("exception", text="no memory left"))
     changes = {"run_id": "failed", "status": "oom", "cause": cause}
     failed = TOY.model_copy(update=changes)
-    (tmp_path / "a-failed").mkdir()  # sorted before toy, which started at the same time
+    # Of two runs that started at the same time, that whose folder sorts first is the earlier one.
+    (tmp_path / "a-failed").mkdir()
     (tmp_path / "a-failed" / "record.json").write_text(failed.model_dump_json())
     assert "the other runs of this case did not pass" in run_report("toy")[1]
     assert "--all" in run_report("toy")[1]  # the hint at all figures
