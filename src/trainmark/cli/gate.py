@@ -68,7 +68,7 @@ def gate(
 
     if not (baseline or history):
         raise UsageError(
-            "no runs to check against are given", fix="add --baseline RUNS or --history RUNS"
+            "no baseline or earlier runs are given", fix="add --baseline RUNS or --history RUNS"
         )
     if junit is not None:
         _require_folder(junit)
