@@ -55,8 +55,6 @@ class FaultyJob(ToyJob):
     def evaluate(self):
         """Evaluate with the mistake of an author who sums scores by hand."""
         fault = self.context.recipe.fault
-        if fault == "raise_in_evaluation":
-            raise ValueError("planted: no validation row fits")
         if not fault.startswith("evaluation_"):
             return super().evaluate()
         split = self.data["validation"]
@@ -99,7 +97,10 @@ class FaultyJob(ToyJob):
             tensors.append(like.new_zeros(1 << 27))  # 512 MiB in fp32
 
     def fault(self, kind):
-        """Do what goes wrong; return a factor of the step's loss, None for a usual step."""
+        """Do what goes wrong; return a factor of the step's loss, None for a usual step.
+
+        The test learns a process id through the pipe that the variable ``FAULT_FIFO`` names.
+        """
         if kind == "raise":
             raise ValueError("planted: row 17 of the data is upside down")
         if kind == "hide_child":
@@ -116,10 +117,6 @@ class FaultyJob(ToyJob):
             fifo.with_name("go").read_text()  # until the test writes there
         while kind == "spin":  # for ever: computes, but takes no step
             torch.ones(8).sum()
-        if kind == "fill_disk":
-            with Path(os.environ["FAULT_FILL"]).open("wb", buffering=0) as file:
-                while True:  # until the disk is full, which raises OSError
-                    file.write(bytes(64 * 1024))
         if kind == "oom":
             self.take_all_memory(next(self.model.parameters()))
         if kind == "nan":

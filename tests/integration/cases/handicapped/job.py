@@ -16,7 +16,10 @@ __all__ = ["build", "load_data"]
 
 
 def build(context, data):
-    """Return the toy job, after the handicap of this machine, if it has one."""
+    """Return the toy job, after the handicap of this machine, if it has one.
+
+    A handicap is a file, ``crash`` or ``quota``, in the folder of the variable ``HANDICAPS``.
+    """
     handicaps = Path(os.environ["HANDICAPS"])
     if (handicaps / "crash").exists():
         os.kill(os.getpid(), signal.SIGKILL)
