@@ -104,7 +104,8 @@ def read_run_id(run_dir):
 
 
 # The first call of the tool works, later ones run what follows.
-FIRST_WORKS = f"if [ ! -e done ]; then touch done; {WORKS}; exit; fi\n"
+# It prints before it makes the file: a first call that took too long, and was killed, is repeated.
+FIRST_WORKS = f"if [ ! -e done ]; then {WORKS}; touch done; exit; fi\n"
 FAULTS = {  # the tool's script, and the kind of the fault
     "hangs": ("sleep 1000 & sleep 1000", "hung"),
     "prints another form": (FIRST_WORKS + "echo 'GPU 0: 90.5 W'", "unreadable"),

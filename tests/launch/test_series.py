@@ -93,7 +93,7 @@ class Launcher:
 
 
 def leave_record(plan: Plan, status: str) -> Record:
-    """Leave a record of ``plan`` in its folder, 1024 samples/s.
+    """Leave toy's golden record, as one of ``plan``, in the folder of the plan; return it.
 
     Args:
         status: other than ``passed``: the record has an error of two lines as its cause.
