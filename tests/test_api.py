@@ -240,12 +240,15 @@ def test_acceptance_whose_page_cannot_be_written_keeps_its_result(
     result = object()  # stands for the verdicts, which only the pages would read
     monkeypatch.setattr(acceptance_cluster, "measure_nodes", lambda *_, **__: result)
     monkeypatch.setattr(accepting, "build_acceptance_document", raise_disk_full)
-    lines: list[str] = []
+    remarks: list[str] = []
     prepared: Any = SimpleNamespace(folder=tmp_path)
-    assert accepting.measure_acceptance(prepared, StopRequest(), show=lines.append) is result
-    (line,) = lines
-    assert line.startswith(f"{tmp_path}: ")
-    assert f"`trainmark accept --out {tmp_path}`" in line  # what writes the pages later
+    measured = accepting.measure_acceptance(
+        prepared, StopRequest(), show=lambda _: None, show_remark=remarks.append
+    )
+    assert measured is result
+    (remark,) = remarks
+    assert remark.startswith(f"{tmp_path}: ")
+    assert f"`trainmark accept --out {tmp_path}`" in remark  # what writes the pages later
 
 
 def test_error_without_a_text_is_reported_by_its_name(

@@ -57,7 +57,8 @@ class Engine:
     """A launcher whose job goes through given phases, and the clock by which it is waited for.
 
     Args:
-        phases: of the job, one for each time that the engine is asked for its state.
+        phases: of the job, one for each time that the engine is asked for its state; None: it does
+            not answer.
         poll_s: seconds between two such questions.
         on_first_sleep: called in the first second of the wait.
 
@@ -68,7 +69,7 @@ class Engine:
 
     def __init__(
         self,
-        phases: list[JobPhase],
+        phases: list[JobPhase | None],
         *,
         poll_s: float,
         on_first_sleep: Callable[[], None] = lambda: None,
@@ -82,7 +83,10 @@ class Engine:
 
     def read_state(self, _job: EngineJob) -> JobState:
         self.queried_at_s.append(self._now_s)
-        return JobState(phase=next(self._phases))
+        phase = next(self._phases)
+        if phase is None:
+            raise EnvironmentFault("the engine cannot be reached")
+        return JobState(phase=phase)
 
     def cancel(self, _job: EngineJob) -> None:
         self.num_cancels += 1
@@ -636,6 +640,16 @@ def test_job_is_cancelled_after_its_time_limit(
     wait_for_engine(engine, tmp_path, monkeypatch)
     # At the look after the cancel the engine is asked again, and not only at 180 s.
     assert (engine.queried_at_s, engine.num_cancels) == ([0, 60, 120, 162], 1)
+
+
+def test_wait_for_an_engine_that_never_answers_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No node joins. The job is cancelled after its limit of 100 s, and given up 90 s later."""
+    engine = Engine([None] * 50, poll_s=5)
+    wait_for_engine(engine, tmp_path, monkeypatch)
+    assert engine.num_cancels >= 1
+    assert engine.queried_at_s[-1] <= 101 + 90
 
 
 def test_engine_is_asked_no_more_often_than_its_launcher_allows(

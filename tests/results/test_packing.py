@@ -221,12 +221,14 @@ def test_run_without_its_evidence_is_not_bundled(
 ) -> None:
     for entry in reduce.list_evidence(run_dir):
         (run_dir / entry.name).unlink()
-    with pytest.raises(BundleError, match="evidence of the run is missing"):
+    with pytest.raises(BundleError, match="plan or the event files of the run are missing"):
         bundle.pack([[run_dir]], tmp_path / "x.trainmark.zip")
     for path in (run_dir, tmp_path / "none"):  # without evidence, and not there at all
         code, _, err = cli("bundle", path, "-o", tmp_path / "x.trainmark.zip")
         assert code == 2
-        assert err.startswith(f"trainmark: {path}: the evidence of the run is missing")
+        assert err.startswith(
+            f"trainmark: {path}: the plan or the event files of the run are missing"
+        )
 
 
 @pytest.mark.parametrize(

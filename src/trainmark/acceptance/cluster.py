@@ -309,7 +309,7 @@ def wait_for_nodes(
     """Wait until the job ended.
 
     It is cancelled when a signal comes, when its time is over (that in the queue of the engine does
-    not count), or when no node is alive any more.
+    not count), when the engine has not answered for as long, or when no node is alive any more.
     If the engine does not end a cancelled job, this gives up after a while.
 
     Args:
@@ -340,7 +340,8 @@ def wait_for_nodes(
         # Before the first node has joined, the job may still wait in the engine's queue. An old
         # state is no reason to cancel: the job may have ended with its nodes since.
         are_all_gone = bool(session.peers) and not alive and watch.is_state_new
-        is_late = watch.running_s > timeout_s
+        # Without the second, the wait for an engine that never answers would have no end.
+        is_late = max(watch.running_s, watch.silent_s) > timeout_s
         if stop.signal_name or are_all_gone or is_late:
             watch.cancel()
 

@@ -141,7 +141,7 @@ def accept(
     """
     request = AcceptRequest.build(case=case, overrides=overrides or None, **fields)
     with prepare_acceptance(request) as prepared, note_stop_signals(deliver=True) as stop:
-        return measure_acceptance(prepared, stop, show=lambda _: None)
+        return measure_acceptance(prepared, stop, show=lambda _: None, show_remark=warn)
 
 
 def load(*words: str | Path, verify: bool = True) -> Records:

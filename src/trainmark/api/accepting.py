@@ -115,14 +115,19 @@ def _read_baselines(word: str, plans: Sequence[Plan]) -> Baselines:
 
 
 def measure_acceptance(
-    prepared: Acceptance | OpenedSession, stop: StopRequest, *, show: Callable[[str], None]
+    prepared: Acceptance | OpenedSession,
+    stop: StopRequest,
+    *,
+    show: Callable[[str], None],
+    show_remark: Callable[[str], None],
 ) -> AcceptanceResult:
     """Measure and judge the devices or nodes of an acceptance; write its pages, return verdicts.
 
     Args:
         prepared: of the devices of this machine, or (``OpenedSession``) of a launcher's nodes.
         stop: the measurement ends as soon as it holds a signal.
-        show: called with each line about the progress, and if a page cannot be written.
+        show: called with each line about the progress.
+        show_remark: called if a page cannot be written.
     """
     if isinstance(prepared, Acceptance):
         result = acceptance.measure(prepared, stop, show=show)
@@ -134,7 +139,7 @@ def measure_acceptance(
         _write_acceptance_pages,
         result,
         folder,
-        show_remark=show,
+        show_remark=show_remark,
         advice=f"`trainmark accept --out {folder}` writes the pages without measuring again",
     )
     return result

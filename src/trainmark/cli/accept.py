@@ -105,7 +105,8 @@ def _measure(
             for line in acceptance.make_timetable().describe():
                 print_remark(line)
         show = _ignore if quiet else print_remark
-        return measure_acceptance(acceptance, stop, show=show), acceptance.folder
+        result = measure_acceptance(acceptance, stop, show=show, show_remark=print_remark)
+        return result, acceptance.folder
 
 
 def _print_result(result: AcceptanceResult, folder: Path, lang: str) -> None:

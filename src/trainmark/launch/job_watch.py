@@ -47,6 +47,7 @@ class JobWatch:
         self._launcher = launcher
         self._job = job
         # All times are seconds of the monotonic clock.
+        self._answered_at_s = time.monotonic()  # when the engine last answered; at first, now
         self._next_query_at_s = -inf  # when the engine is next asked for the job's state
         self._running_since_s: float | None = None  # None: the job has not begun to run
         # Both are set when the job is to be cancelled.
@@ -62,6 +63,11 @@ class JobWatch:
         if self._running_since_s is None:
             return 0.0
         return time.monotonic() - self._running_since_s
+
+    @property
+    def silent_s(self) -> float:
+        """Seconds since the engine last answered; if it never has, since this watch was made."""
+        return time.monotonic() - self._answered_at_s
 
     def iterate_states(self) -> Iterator[JobState]:
         """Yield the job's state about once a second; the last one is that it ended or was lost.
@@ -96,6 +102,7 @@ class JobWatch:
         self._next_query_at_s = now_s + self._launcher.poll_s
         try:
             self.state = self._launcher.read_state(self._job)
+            self._answered_at_s = now_s
         except EnvironmentFault as fault:
             # An engine that does not answer has not ended the job.
             self.state = replace(self.state, description=fault.what)

@@ -117,7 +117,7 @@ def _check_launch_and_read_plan(path: Path) -> Plan:
     has_plan = (folder / PLAN_FILE).exists()
     if not has_plan or len(reduce.list_evidence_files(folder)) < _MIN_EVIDENCE_FILES:
         raise BundleError(
-            "the evidence of the run is missing",
+            "the plan or the event files of the run are missing",
             where=str(folder),
             fix="bundle the run on the machine where it was measured",
         )

@@ -144,7 +144,7 @@ def test_spec_with_yaml_aliases_is_read(tmp_path):
         # int8 has ids for 128 categories at most.
         (r"int8\n    cardinality: 100\b", "int8\n    cardinality: 129",
          "cat_0.bin: cardinality is 129"),
-        (r"dtype: float16", "dtype: bool", "num_0: columns of this channel must be float16"),
+        (r"dtype: float16", "dtype: bool", "num_0: a column of numerical values must be float16"),
         # The next two: a feature without a channel; features in another order than channels.
         (r"  num_1:\n    dtype: float16\n", "", "channel_spec lists"),
         (r"    - num_0\n    - num_1\n", "    - num_1\n    - num_0\n", "train: there must be one"),

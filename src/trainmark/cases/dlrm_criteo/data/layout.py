@@ -238,10 +238,10 @@ class _Spec(Frozen):
         channels = self.channel_spec
         if name in channels.numerical:
             if feature.dtype != "float16":
-                raise ValueError(f"{name}: columns of this channel must be float16")
+                raise ValueError(f"{name}: a column of numerical values must be float16")
         elif name in channels.label:
             if feature.dtype != "bool":
-                raise ValueError(f"{name}: columns of this channel must be bool")
+                raise ValueError(f"{name}: a column of labels must be bool")
         else:
             # A categorical column must be an integer: float16 and bool store no categories.
             is_integer = feature.dtype in CATEGORY_BYTES
