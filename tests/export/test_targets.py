@@ -92,6 +92,10 @@ def test_mlflow_database_needs_the_full_mlflow_package(
     [
         ("file:runs", None, True),
         (None, "file:runs", True),
+        ("/data/runs", None, True),
+        (None, "./runs", True),
+        ("sqlite:///runs.db", "./runs", False),
+        ("databricks", None, False),  # a server, although it has no scheme
         (None, "http://host", False),
         ("http://host", "file:runs", False),
         (None, None, False),
@@ -103,7 +107,7 @@ def test_mlflow_is_allowed_to_keep_runs_in_a_folder_of_files(
     is_allowed: bool,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """MLflow 3 refuses a folder, which has a URI with ``file:``, unless a variable allows it.
+    """MLflow 3 refuses a folder, a path or a URI with ``file:``, unless a variable allows it.
 
     ``variable`` is the value of MLflow's own one for the default destination; None: not set.
     """

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from trainmark.export.followers.targets import get_tracking_uri
 
@@ -38,13 +39,24 @@ def prepare(destination: str | None) -> None:
     # MLflow repeats a failed request for minutes; the follower itself tries again.
     for name, value in _RETRY_VARIABLES.items():
         os.environ.setdefault(name, value)
-    if get_tracking_uri(destination).startswith("file:"):
+    if _is_folder(get_tracking_uri(destination)):
         # MLflow 3 refuses to keep runs in a folder of files unless this variable allows it.
         os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
     from mlflow import MlflowClient
 
     with suppress(Exception):  # a server that is down is noted when the run is handed to it
         MlflowClient(tracking_uri=destination).get_experiment_by_name(_get_experiment_name())
+
+
+def _is_folder(tracking_uri: str) -> bool:
+    """Return whether MLflow keeps the runs of a tracking URI in a folder of files.
+
+    A folder is a path or a URI with ``file:``. MLflow's default, for which the text is empty, does
+    not count as one; ``databricks`` alone is a server.
+    """
+    if tracking_uri in ("", "databricks"):
+        return False
+    return urlsplit(tracking_uri).scheme in ("", "file")
 
 
 def _get_experiment_name() -> str:
