@@ -240,6 +240,19 @@ def test_damaged_entry_in_the_directory_of_the_archive_is_found(
     assert verify_bundle(bundle_path) == (1, ["bundle_altered"])
 
 
+def test_entry_that_ends_early_is_found_and_explained(bundle_path: Path, tmp_path: Path) -> None:
+    # The directory says that a file of the run is stored uncompressed and has a million bytes,
+    # which is more than follow in the archive.
+    with zipfile.ZipFile(bundle_path, "a") as zipped:
+        entry = zipped.getinfo("1-toy/plan.json")
+        entry.compress_type = zipfile.ZIP_STORED
+        entry.compress_size = entry.file_size = 10**6
+        zipped.comment = b"changed"  # so that the directory is written again
+    with pytest.raises(archive.AlteredError) as altered:
+        archive.unpack(bundle_path, tmp_path / "unpacked")
+    assert altered.value.what.endswith("not a bundle: the content of an entry ends early")
+
+
 def test_name_that_cannot_be_decoded_is_found(bundle_path: Path) -> None:
     content = bytearray(bundle_path.read_bytes())
     with zipfile.ZipFile(bundle_path) as zipped:

@@ -43,7 +43,6 @@ _COMPRESSIONS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 _DAMAGE_ERRORS = (
     zipfile.BadZipFile,
     zlib.error,
-    EOFError,  # the compressed content ends early
     RuntimeError,  # an entry is encrypted, or needs a newer version of the format
     ValueError,  # a name is not valid UTF-8, or an entry begins behind the end of any file
 )
@@ -164,6 +163,8 @@ def unpack(path: Path, folder: Path, *, max_bytes: int = _MAX_BYTES) -> Unpacked
         raise
     except (_UnreadableError, *_DAMAGE_ERRORS) as error:
         raise _make_damage_error(path, str(error)) from None
+    except EOFError:  # it has no text
+        raise _make_damage_error(path, "the content of an entry ends early") from None
     except (FileNotFoundError, IsADirectoryError) as error:
         raise BundleError(f"not a bundle: {error.strerror}", where=str(path), fix=_FIX) from None
     except OSError as error:
