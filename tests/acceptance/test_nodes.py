@@ -663,18 +663,19 @@ def test_engine_is_asked_no_more_often_than_its_launcher_allows(
 def test_job_that_ends_with_its_nodes_is_not_cancelled(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The only node leaves in the first second. The engine says only after 5 s that the job ended.
+    """The only node leaves in the first second. The engine says only after 10 s that the job ended.
 
-    Until then nobody measures, but the job is still believed to run.
+    Until then nobody measures, but the job is still believed to run. The engine was also asked
+    after 5 s, and did not answer.
     """
     writer = join(tmp_path, rank=0)
 
     def leave() -> None:
         writer.write(Left, signal=None)
 
-    engine = Engine(["running", "ended"], poll_s=5, on_first_sleep=leave)
+    engine = Engine(["running", None, "ended"], poll_s=5, on_first_sleep=leave)
     wait_for_engine(engine, tmp_path, monkeypatch)
-    assert (engine.queried_at_s, engine.num_cancels) == ([0, 5], 0)
+    assert (engine.queried_at_s, engine.num_cancels) == ([0, 5, 10], 0)
 
 
 def test_attach_takes_the_last_session_and_ignores_other_files(

@@ -36,9 +36,10 @@ class JobWatch:
         launcher: asks the engine for the job's state, and cancels the job.
 
     Attributes:
-        state: what the engine said last; until it has answered, that the job was submitted.
-        is_state_new: whether the engine was asked just before the latest iteration. An older state
-            may be up to ``launcher.poll_s`` seconds old.
+        state: what the engine said last; until it has answered, that the job was submitted. While
+            it does not answer, the description says why, and the phase stays as it was.
+        is_state_new: whether the engine answered just before the latest iteration. An older state
+            may be up to ``launcher.poll_s`` seconds old, or more if the engine does not answer.
     """
 
     def __init__(self, launcher: Launcher, job: EngineJob) -> None:
@@ -96,12 +97,13 @@ class JobWatch:
     def _update_state(self) -> None:
         """Query the job's state if that is due; keep its phase if the engine does not answer."""
         now_s = time.monotonic()
-        self.is_state_new = now_s >= self._next_query_at_s
-        if not self.is_state_new:
+        self.is_state_new = False
+        if now_s < self._next_query_at_s:
             return
         self._next_query_at_s = now_s + self._launcher.poll_s
         try:
             self.state = self._launcher.read_state(self._job)
+            self.is_state_new = True
             self._answered_at_s = now_s
         except EnvironmentFault as fault:
             # An engine that does not answer has not ended the job.
