@@ -13,15 +13,25 @@ def parse_ranges(text: str) -> list[int]:
 
     Both ends of a range belong to it. An empty list has no numbers.
     """
+    return [number for numbers in _split_ranges(text) for number in numbers]
+
+
+def count_numbers(text: str) -> int:
+    """Return how many numbers ``parse_ranges`` would return, without listing them."""
+    return sum(len(numbers) for numbers in _split_ranges(text))
+
+
+def _split_ranges(text: str) -> list[range]:
+    """Return a range of numbers for each item of a list such as ``0-3,8-11``."""
     if not text:
         return []
-    numbers: list[int] = []
+    ranges: list[range] = []
     for item in text.split(","):
         first, _, last = item.partition("-")
         if not last:  # a single number
             last = first
-        numbers += range(int(first), int(last) + 1)
-    return numbers
+        ranges.append(range(int(first), int(last) + 1))
+    return ranges
 
 
 def format_ranges(values: Iterable[int]) -> str:

@@ -91,6 +91,32 @@ def test_hole_in_a_file_is_an_error_where_every_line_must_be_an_event(tmp_path: 
     assert caught.value.where == f"{path}:2"
 
 
+@pytest.mark.parametrize(
+    "ranks",
+    [
+        "",
+        "0,",
+        "0-",
+        "all",
+        "0-3\n",
+        "0-99999999999",
+        "0-999999999",  # more ranks than any run has
+        ",".join(["0"] * 100_000),  # a longer text than that of any machine
+    ],
+)
+def test_invalid_list_of_hanging_ranks_is_not_an_event(tmp_path: Path, ranks: str) -> None:
+    """A damaged list is refused before it is expanded, which could fill the memory."""
+    path = tmp_path / "events.jsonl"
+    writer = EventWriter(path, FakeClock())
+    group = {"ranks": "0-3,8", "state": "silent", "call": None, "where": "?"}
+    writer.emit("stop", reason="timeout", hang=[group])
+    valid_line = path.read_text()
+    assert [number for number, _ in iterate_events(path)] == [1]
+    path.write_text(valid_line.replace('"0-3,8"', json.dumps(ranks)))
+    with pytest.raises(RecordError, match="not an event"):
+        list(iterate_events(path))
+
+
 def test_line_torn_by_a_full_disk_does_not_lose_later_events(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -21,6 +21,7 @@ from typing_extensions import TypedDict
 
 from trainmark.errors import RecordError
 from trainmark.protocols.monitor import DeviceSample, FaultKind  # noqa: TC001 - read at run time
+from trainmark.ranges import count_numbers
 from trainmark.spec import Message  # noqa: TC001 - likewise
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ LAUNCHER_FILE = "events.launcher.jsonl"
 JOB_EVENTS_FILE = "events.job.jsonl"  # states of an engine's job
 TELEMETRY_FILE = "telemetry.jsonl"
 MAX_LINE_BYTES = 64 << 20
+MAX_HANGING_RANKS = 1 << 20  # of a run; far more than any has
 # A record's numbers fit into signed integers of 64 bits. A power of two divides 2 ** 64, so that a
 # sum of 64-bit keys has the same remainder if it has overflowed.
 KEY_DIGEST_MODULUS = 1 << 62
@@ -59,6 +61,12 @@ def drop_non_finite(value: float) -> float | None:
 # Negative numbers are refused: they come from a clock or a counter that was read wrongly.
 Count = Annotated[int, Meta(ge=0)]
 SpentNs = Annotated[int, Meta(ge=0)]  # duration in nanoseconds
+# Numbers of ranks of one machine, as ``0-3,8``. The limits are far above what a run has; they keep
+# a damaged text from filling the memory.
+RankRanges = Annotated[
+    str,
+    Meta(pattern=r"^[0-9]{1,9}(-[0-9]{1,9})?(,[0-9]{1,9}(-[0-9]{1,9})?)*\Z", max_length=1 << 16),
+]
 Source = Literal["monitor", "ipmi", "rapl", "host", "kernel"]
 
 
@@ -325,7 +333,7 @@ class RanksEnded(Event, tag="ranks_ended"):
 class HangGroup(TypedDict):
     """Ranks that were at one place when their stacks were saved; see ``rank.hang``."""
 
-    ranks: str  # as ``0-3,8``
+    ranks: RankRanges
     state: Literal["collective", "waits", "elsewhere", "silent"]
     call: str | None  # the collective, or in what they wait
     where: str
@@ -350,6 +358,11 @@ class Stop(Event, tag="stop"):
     stacks: list[str] = field(default_factory=list)
     hang: list[HangGroup] = field(default_factory=list)
     node: int | None = None
+
+    def __post_init__(self) -> None:
+        num_ranks = sum(count_numbers(group["ranks"]) for group in self.hang)
+        if num_ranks > MAX_HANGING_RANKS:
+            raise ValueError(f"hang has {num_ranks:,} ranks, more than {MAX_HANGING_RANKS:,}")
 
 
 class OomKills(Event, tag="oom_kills"):
