@@ -11,8 +11,10 @@ from engines.browser import WIDTHS, click_folds, unfold
 from engines.site_server import serve_plain_files, wait_for_pages
 from support.many_records import DEVICES, REPEATS, write_runs
 from support.server_process import Server
+from trainmark.errors import UsageError
 from trainmark.pages.site.writing import write_site
 from trainmark.results.store.index import Index
+from trainmark.results.store.query import list_runs
 
 CJK = re.compile(r"[\u4e00-\u9fff]")
 PAGES = {  # of runs that ``write_runs`` makes
@@ -131,6 +133,53 @@ def test_filters_are_part_of_the_address_and_can_be_cleared(site, open_page):
     window.page.locator("a.clear").click()
     window.page.wait_for_url(site + "/index.html")
     assert find_visible_rows(window).count() == num_all_runs
+
+
+@pytest.mark.parametrize(
+    "condition",
+    [
+        "=2026",
+        "!=2026-11-12",
+        "<=2026-11-12",
+        ">2026-11-12T07",
+        "=2026-11-12T08:00Z",
+        "=2026-11-12T08:00:01",
+        "=2026-11-12T16:00+08:00",
+        "<2026-11-12T15:59+08:00",
+        "<2026-11-12T16:01+08:00",
+        "<=2026-11-12T16:00+08:00",
+        ">2026-11-12T03:30-04:30",
+        ">=2026-11-12T03:30-04:30",
+        "~11-12",
+        # Not dates.
+        "=2026-11-1",
+        "!=2026-02-30",
+        "<2026-13",
+        "<2026-11-12T24",
+        ">=2026-11-12T08:00+24:00",
+        ">=2026-11Z",
+        "!=soon",
+    ],
+)
+def test_start_times_are_filtered_as_on_the_command_line(open_page, runs, condition):
+    """``list_runs`` is the list that ``trainmark results`` prints; a text that is no date fails it.
+
+    The made-up runs started at 08:00 UTC on several days of November 2026.
+    """
+    database = Index(str(runs))
+    database.refresh()
+    word = f"started_utc{condition}"
+    window = open_page("/")
+    window.page.locator("input[name=q]").fill(word)
+    window.page.keyboard.press("Enter")
+    num_shown, why = find_visible_rows(window).count(), window.page.locator(".why")
+    try:
+        assert num_shown == list_runs(database, [word]).total
+    except UsageError:
+        assert num_shown == 0
+        assert "started_utc must be compared with a date" in why.inner_text()
+    else:
+        assert "must be compared with a date" not in why.text_content()
 
 
 def test_filter_without_matches_explains_why(open_page):

@@ -63,8 +63,29 @@
     const fill = (text, given) => text.replace(/{(\w+)}/g, (_, name) => given[name] ?? "");
     const shortest = (number) => number.toLocaleString("en", { maximumSignificantDigits: 4 });
 
+    // A moment in UTC. Numbers beyond their unit go on to the next one: month 13 is January.
+    const moment = (year, month = 1, day = 1, hour = 0, minute = 0, second = 0) => {
+      const date = new Date(0);
+      date.setUTCFullYear(year, month - 1, day);
+      date.setUTCHours(hour, minute, second);
+      return date;
+    };
+
+    // The begin of the time that a date stands for, such as a day or a minute, and the end, which does
+    // not belong to it, in milliseconds; null if the text is not a date. As `trainmark results` reads it.
+    const period = (text) => {
+      const offset = /(?:Z|[-+](?:[01]\d|2[0-3]):[0-5]\d)$/.exec(text.slice("YYYY-MM-DDTHH".length))?.[0] ?? "";
+      const local = offset ? text.slice(0, -offset.length) : text;
+      if (!/^\d{4}(-\d\d(-\d\d(T\d\d(:\d\d(:\d\d)?)?)?)?)?$/.test(local)) return null;
+      const numbers = local.split(/\D/).map(Number);
+      const begin = moment(...numbers), end = moment(...numbers.slice(0, -1), numbers.at(-1) + 1);
+      if (!begin.toISOString().startsWith(local)) return null;  // there is no such day or hour
+      const shift = Date.parse("1970-01-01T00:00" + (offset || "Z"));  // of a clock with this offset
+      return [begin.getTime() + shift, end.getTime() + shift];
+    };
+
     // Why a condition is met by no row; empty where a row meets it.
-    const why = ([condition, key, , wanted], meets) => {
+    const why = ([condition, key, sign, wanted], meets) => {
       const known = [...values.values()].filter((of) => key in of).map((of) => of[key]);
       if (!known.length) {
         const keys = [...new Set([...values.values()].flatMap(Object.keys))].sort().join(", ");
@@ -73,6 +94,7 @@
       const given = { condition, key, unit: units[key] ?? "" };
       const numbers = known.every((one) => typeof one === "number");
       if (numbers && Number.isNaN(Number(wanted))) return fill(form.dataset.notANumber, given);
+      if (key === "started_utc" && sign !== "~" && !period(wanted)) return fill(form.dataset.notADate, given);
       if (rows.some(meets)) return "";
       if (numbers) {
         const [low, high] = [Math.min(...known), Math.max(...known)].map(shortest);
@@ -85,10 +107,14 @@
     const test = ([, key, sign, wanted]) => (row) => {
       const here = values.get(row)[key];
       if (here === undefined) return false;
-      // A date stands for its whole day, month or minute, so only so much of a start time is compared.
-      const text = key === "started_utc" ? here.slice(0, wanted.length) : String(here);
-      const [a, b] = typeof here === "number" ? [here, Number(wanted)] : [text, wanted];
       if (sign === "~") return String(here).toLowerCase().includes(wanted.toLowerCase());
+      if (key === "started_utc") {
+        const bounds = period(wanted);
+        if (!bounds) return false;
+        const [begin, end] = bounds, time = Date.parse(here), within = time >= begin && time < end;
+        return { "=": within, "!=": !within, ">": time >= end, "<": time < begin, ">=": time >= begin, "<=": time < end }[sign];
+      }
+      const [a, b] = typeof here === "number" ? [here, Number(wanted)] : [String(here), wanted];
       return { "=": a === b, "!=": a !== b, ">": a > b, "<": a < b, ">=": a >= b, "<=": a <= b }[sign];
     };
 
