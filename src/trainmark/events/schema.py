@@ -159,7 +159,10 @@ class Window(Timed, tag="window", kw_only=True, omit_defaults=True, gc=False):
     check_ns: SpentNs = 0  # of checks of parameters between the windows
 
     def __post_init__(self) -> None:
-        """Check the times, and that there is a step and each list has an entry for each step."""
+        """Check the times, and that there is a step and each list has an entry for each step.
+
+        ``samples`` are those of this rank, ``step_samples`` those of all ranks.
+        """
         super().__post_init__()  # checks the start and the end
         steps, waits, losses = len(self.step_ns), len(self.wait_ns), len(self.loss)
         if not 0 < steps == waits == losses == len(self.samples) == len(self.step_samples):

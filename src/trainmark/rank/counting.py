@@ -56,8 +56,8 @@ class StepBatches:
     @property
     def samples_of_all_ranks(self) -> int:
         """Return the samples of the step over all ranks; 0 if its last batch was not fetched."""
-        # Each batch declares the samples of the whole step; ``refuse_contradictions`` checks that
-        # all declare the same number.
+        # Each batch declares the samples of the whole step; ``refuse_contradictory_counts`` checks
+        # that all declare the same number.
         return self.step_samples[-1] if self.is_complete else 0
 
 
@@ -102,7 +102,7 @@ class MeteredBatches:
         return finished_step
 
 
-def refuse_contradictions(steps: Sequence[StepBatches], *, first_step: int) -> None:
+def refuse_contradictory_counts(steps: Sequence[StepBatches], *, first_step: int) -> None:
     """Refuse steps whose batches on this rank have counts that contradict each other.
 
     Args:

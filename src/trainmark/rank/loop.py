@@ -20,7 +20,7 @@ from trainmark.protocols import Counts, Progress, StepStages
 from trainmark.rank.counting import (
     MeteredBatches,
     StepBatches,
-    refuse_contradictions,
+    refuse_contradictory_counts,
     refuse_other_epoch_length,
 )
 from trainmark.rank.scores import summarize_scores
@@ -333,9 +333,9 @@ class MeasuredLoop:
             if replay is not None:  # before the loss is checked: a wrong bit may have spoiled it
                 self._repeat_window(replay, batches, window.losses)
             self._refuse_non_finite(window.losses)
-            refuse_contradictions(window.batches, first_step=self.outcome.steps)
+            refuse_contradictory_counts(window.batches, first_step=self.outcome.steps)
             self.enter("job_check")  # errors of the next line are reported with this place
-            self.job.check()
+            self.job.check()  # failures that the loss does not show, such as overflows in gradients
             self.enter("train")
             # Every measured window counts for the interval of repeats, also one that was repeated.
             if self.replay is not None and phase == "train":
@@ -465,8 +465,8 @@ class MeasuredLoop:
             # rank's batches declare them. All other counts are sums of this rank over the window.
             samples=[step.counts.samples for step in window.batches],
             step_samples=[
-                # If the batches of a step declare different numbers, ``refuse_contradictions``
-                # raises an error after this event.
+                # If the batches of a step declare different numbers,
+                # ``refuse_contradictory_counts`` raises an error after this event.
                 step.step_samples[-1] if step.step_samples else 0
                 for step in window.batches
             ],

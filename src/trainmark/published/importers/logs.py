@@ -85,6 +85,7 @@ def _read_run_row(run: EventRun, page: Page) -> Iterator[Row | Unread]:
     if run.speed is not None and columns.keys().isdisjoint(headers_of_figures["p_train"]):
         columns["p_train"] = str(run.speed)
     if run.loss is not None and columns.keys().isdisjoint(headers_of_figures["final_loss"]):
+        # That of the last step; ``final_loss`` is a mean over several steps.
         columns["last_loss"] = str(run.loss)
     # 0: the file has no line of headers.
     head = TableLine(number=0, cells=["configuration", *columns], raw="")
