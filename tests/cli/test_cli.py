@@ -443,6 +443,30 @@ def test_report_of_several_runs_names_the_folder_of_each(cli, leave_runs):
     assert "runs/a: " not in cli("report", "runs/a")[1]
 
 
+@pytest.mark.parametrize(
+    ("verb", "options", "described"),
+    [
+        ("report", [], "exit code is 2 if no record can be read"),
+        ("export", ["--to", "json"], "exit code is 2 if no record can be read"),
+        ("audit", [], "exit code is 2 if no result can be read"),
+        ("compare", ["runs/good"], "2 = the work differs, or no record of A or of B can be read"),
+        (
+            "gate",
+            ["--baseline", "runs/good"],
+            "2 = the work differs, or no record can be read of the runs, the baseline or the "
+            "history",
+        ),
+    ],
+)
+def test_help_states_the_exit_code_of_damaged_records(cli, leave_runs, verb, options, described):
+    leave_runs("good")
+    leave_runs("damaged")
+    Path("runs/damaged/record.json").write_text("{}")
+    assert cli(verb, "runs/damaged", *options)[0] == 2  # no record can be read
+    _, help_text, _ = cli(verb, "--help")
+    assert described in " ".join(help_text.split())  # lines are wrapped
+
+
 def test_results_without_runs_or_of_an_unknown_key_are_one_clear_error(cli, leave_runs):
     # ``results`` reads the folder runs, which does not exist yet.
     _, _, err = cli("results")

@@ -52,7 +52,8 @@ def audit(
 ) -> None:
     """Find errors and suspicious values in results.
 
-    The exit code is 1 if there is an error, a broken rule or a record that cannot be read.
+    The exit code is 1 if there is an error, a broken rule or a record that cannot be read. The exit
+    code is 2 if no result can be read.
     """
     from trainmark.api import audit_selection
     from trainmark.results.selection import select_results

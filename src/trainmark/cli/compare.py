@@ -52,8 +52,9 @@ def compare(
 ) -> None:
     """Compare run B with run A: is B slower or worse, and by how much?
 
-    Exit codes: 0 = B is not worse; 1 = B is slower or worse, or a record cannot be read; 2 = the
-    work differs; 3 = too much noise or too little data to tell.
+    Exit codes: 0 = B is not worse; 1 = B is slower or worse, or some records cannot be read; 2 =
+    the work differs, or no record of A or of B can be read; 3 = too much noise or too little data
+    to tell.
     """
     from trainmark.judge.comparison import compare as compare_records
     from trainmark.pages.judgements import build_comparison as build_comparison_page

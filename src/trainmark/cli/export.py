@@ -34,7 +34,7 @@ def export(
     """Write records in the format of another program.
 
     The exit code is 1 if a record cannot be read or does not match its raw events; all other
-    records are still written.
+    records are still written. The exit code is 2 if no record can be read.
     """
     from trainmark.export.tables import render_text, write_parquet
     from trainmark.results.selection import select_results

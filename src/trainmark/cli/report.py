@@ -82,7 +82,7 @@ def report(
 
     If a run was killed before its record was written, `trainmark report` writes the record first.
     The exit code is 1 if a record cannot be read or does not match its raw events; all other
-    records are still shown.
+    records are still shown. The exit code is 2 if no record can be read.
     """
     form_to_write = _choose_form(form, output, as_json=as_json)
     _refuse_contradicting_options(form_to_write, output, chart)
