@@ -286,7 +286,9 @@ def test_finished_launches_of_a_series_are_kept_and_only_missing_ones_run(
     ("ending", "reason", "remaining_launches"),
     [
         ("passed", "None", ["a/r2", "a/r3"]),  # no reason
-        ("timed_out", "timed_out: upside down", []),  # the others would also time out
+        ("timed_out", "timed_out: upside down", []),  # the others of a would also time out
+        # The launch is refused before it starts, and so are the others of a. Those of b and c, to
+        # which the fake launcher gives no such error, go on: each checks the disk for itself.
         ("disk", "less than 8 MiB are free", []),
     ],
 )

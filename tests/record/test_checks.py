@@ -237,8 +237,9 @@ def test_rows_missing_from_an_evaluation_are_a_finding(tmp_path: Path) -> None:
 def test_more_flops_than_preflight_measured_are_doubted(
     tmp_path: Path, flops: float, doubted: bool
 ) -> None:
-    # Two steps of a second, and a matmul rate of 1e3 FLOP/s that was measured before training: at
-    # most 2,000 FLOPs are possible. 2,002 FLOPs in 2 s are 1,001 FLOP/s, or 1.001e-9 TFLOP/s.
+    # Of the fake rank: two steps with 10 samples each that take a second each, a parameter "a" that
+    # changes, and a matmul rate of 1e3 FLOP/s that was measured before training. So at most 2,000
+    # FLOPs are possible. 2,002 FLOPs in 2 s are 1,001 FLOP/s, or 1.001e-9 TFLOP/s.
     events = make_rank_events([10, 10], of_all=[10, 10], changed=["a"], model_flops=flops)
     findings = list_doubts(read_timeline(tmp_path, events))
     assert [finding.code for finding in findings] == (["flops_above_preflight"] if doubted else [])

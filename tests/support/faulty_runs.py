@@ -137,10 +137,11 @@ def _wait_until_waiting(run_dir: Path, rank: int) -> None:
 
 
 def _wait_until_quiet(run_dir: Path) -> None:
-    """Return once the run has been quiet for four times as long as its longest window.
+    """Return once a run that hangs has been quiet for four times as long as its longest window.
 
-    A run that reaches its time limit earlier is recorded as one that still trained, not as hung: a
-    window is reported only at its end. ``trainmark.record.cause`` waits for less than four times.
+    It hangs when this is called, so that no window follows those that it has written. A run that
+    reaches its time limit earlier is recorded as one that still trained, not as hung: a window is
+    reported only at its end. ``trainmark.record.cause`` waits for less than four times.
     """
     windows = [
         event for event in EventFile(run_dir / name_rank_file(0)) if event["event"] == "window"

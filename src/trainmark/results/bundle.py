@@ -253,12 +253,12 @@ def _check_records(folder: Path, places: Sequence[str]) -> Iterator[Check]:
     records = {place: record.read_record(folder / place) for place in places}
     for place, loaded in records.items():
         yield _check_record(loaded, folder / place, place)
-    # The audit compares all records, because one may be a copy of another. Each record gets its
-    # place as the name of its file, which a finding about it has in ``subject.file``.
+    # The audit compares all records: one may have the step times of another run. Each record gets
+    # its place as the name of its file, which a finding about it has in ``subject.file``.
     findings = audit([view_record(loaded, place) for place, loaded in records.items()])
     for finding in findings:
         yield Check("audit", "broken", (finding.message,), finding.subject.file)
-    duplicates = list(_find_duplicates(records))
+    duplicates = list(_find_duplicates(records))  # the same run in two places
     for place, sentence in duplicates:
         yield Check("audit", "broken", (sentence,), place)
     if not findings and not duplicates:
