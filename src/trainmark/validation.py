@@ -91,7 +91,7 @@ _MUST_BE = {
     "string_pattern_mismatch": "text that matches {pattern}",
     "string_sub_type": "text",
     "string_too_long": "at most {max_length} characters long",
-    "string_too_short": "at least {min_length} characters long",
+    "string_too_short": "text with {min_length} or more characters",
     "string_type": "text",
     "string_unicode": "text in UTF-8",
     "time_delta_parsing": "a duration in seconds",

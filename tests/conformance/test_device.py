@@ -18,6 +18,7 @@ from trainmark.protocols import (
     MatmulRate,
     MemoryUse,
     Monitor,
+    Refusal,
     Vendor,
     list_members,
 )
@@ -97,9 +98,30 @@ FAULTY_VENDORS = [
     ({"count": lambda _: -1}, "count() is -1, not a valid int: it must be at least 0"),
     (
         {"product_names": lambda _: ["Good 1", ""]},
-        "product_names() is ['Good 1', ''], not a valid list: 1: it must be at least 1 characters",
+        "product_names() is ['Good 1', ''], not a valid list: 1: it must be text with 1 or more",
     ),
-    ({"rank_memory": lambda *_: 5}, "rank_memory(1) is 5"),
+    (
+        {"rank_memory": lambda *_: 5},
+        "rank_memory(1) is 5, not a valid RankMemory | None: it must be of the type RankMemory",
+    ),
+    (
+        {"refuse": lambda *_: 5},
+        "refuse(fp32) is 5, not a valid Refusal | None: it must be of the type Refusal",
+    ),
+    # A plain tuple has no fields, by whose names callers read it.
+    (
+        {"unusable": lambda _: ("why", "fix")},
+        "unusable() is ('why', 'fix'), not a valid Refusal | None: it must be of the type Refusal",
+    ),
+    (
+        {"unusable": lambda _: Refusal(why="why", fix=5)},
+        "unusable() is Refusal(why='why', fix=5), not a valid Refusal | None: fix: it must be text",
+    ),
+    (
+        {"occupants": lambda *_: [("Good 1", "python", None, True)]},
+        "occupants(1) is [('Good 1', 'python', None, True)], not a valid list: 0: it must be of "
+        "the type Occupant",
+    ),
     (
         {"visible_devices": "GOOD_DEVICES"},
         "visible_devices is 'GOOD_DEVICES', which is not in recorded_variables",
@@ -139,6 +161,10 @@ FAULTY_DEVICES = [
             )
         },
         "memory() is MemoryUse(",
+    ),
+    (
+        {"matmul_rate": lambda *_: (1e9, 0.0)},
+        "matmul_rate(fp32) is (1000000000.0, 0.0), not a valid MatmulRate: it must be of the type",
     ),
 ]
 

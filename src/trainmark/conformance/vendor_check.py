@@ -12,10 +12,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, get_args, get_origin
+from types import UnionType
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, Union, get_args, get_origin
 
 from annotated_types import Ge, Len
-from pydantic import ConfigDict, JsonValue, TypeAdapter, ValidationError
+from pydantic import BeforeValidator, ConfigDict, JsonValue, TypeAdapter, ValidationError
 
 from trainmark.protocols import (
     DESCRIBE_KEYS,
@@ -38,6 +39,20 @@ from trainmark.validation import describe_misfit
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+
+def _require_class(expected_class: type, value: object) -> object:
+    """Return ``value`` if it is an object of the class.
+
+    Pydantic accepts a plain tuple for a NamedTuple; but callers read its fields by name.
+    """
+    if not isinstance(value, expected_class):
+        raise ValueError(f"it must be of the type {expected_class.__name__}")
+    return value
+
+
+_Refusal: TypeAlias = Annotated[Refusal, BeforeValidator(partial(_require_class, Refusal))]
+_Occupant: TypeAlias = Annotated[Occupant, BeforeValidator(partial(_require_class, Occupant))]
+_MatmulRate: TypeAlias = Annotated[MatmulRate, BeforeValidator(partial(_require_class, MatmulRate))]
 _Text: TypeAlias = Annotated[str, Len(1)]
 _Count: TypeAlias = Annotated[int, Ge(0)]
 _Json: TypeAlias = dict[str, JsonValue]
@@ -48,14 +63,14 @@ _VENDOR_CALLS: _Calls = {
     "product_names": ((), list[_Text]),
     "driver_version": ((), str | None),
     "rank_memory": ((1,), RankMemory | None),
-    "unusable": ((), Refusal | None),
-    "occupants": ((1,), list[Occupant]),
+    "unusable": ((), _Refusal | None),
+    "occupants": ((1,), list[_Occupant]),
 }
 _DEVICE_CALLS: _Calls = {
     "set_precision": (("fp32",), _Json),
     "describe": ((), _Json),
     "memory": ((), MemoryUse),
-    "matmul_rate": (("fp32",), MatmulRate),
+    "matmul_rate": (("fp32",), _MatmulRate),
     "copy_bytes_per_second": ((), float),
 }
 _REQUIRED_KEYS = {"set_precision": PRECISION_KEYS, "describe": DESCRIBE_KEYS}
@@ -87,9 +102,17 @@ def _explain_misfit(value: Any, expected_type: Any) -> str:
 
 
 def _name_type(annotation: Any) -> str:
-    """Return a type as a fault shows it: without limits, which the broken rule states."""
-    if get_origin(annotation) is Annotated:
+    """Return a type as a fault shows it: without limits, which the broken rule states.
+
+    Of an optional type that is ``NAME | None``.
+    """
+    origin = get_origin(annotation)
+    if origin is Annotated:
         return _name_type(annotation.__origin__)
+    if origin in (Union, UnionType):
+        return " | ".join(_name_type(member) for member in get_args(annotation))
+    if annotation is type(None):
+        return "None"
     return str(getattr(annotation, "__name__", annotation))
 
 
@@ -161,7 +184,7 @@ def vendor_faults(vendor: Vendor) -> list[str]:
     # It may refuse a precision: only the type of its answer is checked.
     for precision in get_args(Precision):
         refuse = partial(vendor.refuse, Recipe(precision=precision), 1)  # on one rank
-        faults.call(f"refuse({precision})", refuse, Refusal | None)
+        faults.call(f"refuse({precision})", refuse, _Refusal | None)
     num_devices = answers["count"]
     if num_devices is None:  # the call failed; all that follows compares with the number
         return faults
