@@ -189,12 +189,14 @@ def test_a_killed_launcher_ends_sampler_and_hung_tool(start_run, fifo, install_t
     process, run_dir = start_run("--device", "tooled", "fault=wait", **variables)
     wait_for_fault(fifo)
     # The sampler starts the tool at some time, and again once it was given up.
+    deadline = time.monotonic() + 600
     while not find_processes_of_command(read_run_id(run_dir), TOOL):
+        assert time.monotonic() < deadline, "the sampler did not start the tool"
         time.sleep(0.02)
     processes = find_processes(read_run_id(run_dir))
     process.kill()
     wait_for_end(process)
-    _ended, alive = psutil.wait_procs(processes)
+    _ended, alive = psutil.wait_procs(processes, timeout=300)
     assert alive == []
     # The sampler noticed the end of its launcher, and closed its file in order.
     assert read_events(run_dir)[-1]["event"] == "end"
