@@ -173,7 +173,7 @@ def test_every_key_of_transformers_is_used_or_fixed_or_listed_as_unused(
     ("content", "what"),
     [
         ("{", "not readable as JSON"),
-        ("[]", "must be a table of keys and values"),
+        ("[]", "not a table of keys and values"),
     ],
 )
 def test_config_that_is_not_an_object_is_refused(tmp_path: Path, content: str, what: str) -> None:

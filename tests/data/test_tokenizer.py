@@ -99,7 +99,7 @@ def read_fault(folder):
 def test_settings_that_are_no_object_are_refused(tmp_path, file):
     write_two_files(tmp_path)
     (tmp_path / file).write_text("[1]")
-    assert f"{tmp_path / file}: it must be a table of keys and values" in read_fault(tmp_path)
+    assert f"{tmp_path / file}: not a table of keys and values" in read_fault(tmp_path)
 
 
 @pytest.mark.parametrize("write_tokenizer", WRITERS)

@@ -232,7 +232,7 @@ def table(records: Sequence[Record], *, steps: bool = False) -> pa.Table:
 
     Rows of records have the columns of the CSV export. A row of a step has ``run_id``, ``step``
     from 0, ``measured`` (after the warm-up), ``time_s`` of the slowest rank, ``loss`` as the mean
-    over ranks, and ``samples`` over all ranks.
+    over the samples of all ranks, and ``samples`` over all ranks.
     """
     columns, rows = (
         tables.build_steps_table(records) if steps else tables.build_record_table(records)

@@ -157,7 +157,7 @@ def _refuse_empty_corpus(counts: Mapping[str, int], raw: Path) -> None:
             f"the corpus contains no documents (empty texts: {counts['empty_texts']})",
             where=str(raw),
             rule="a corpus must contain at least one text that is not empty",
-            fix=("set text_key= to the JSON key of the text, or choose another file with --from"),
+            fix="set text_key= to the JSON key of the text, or choose another file with --from",
         )
 
 
@@ -618,6 +618,6 @@ def parse_texts(
                 _describe_line_fault(error, text_key),
                 where=f"{path}, line {number}",
                 rule=f"each line must be a JSON object in UTF-8 with the text under {text_key!r}",
-                fix=("repair or remove the line, or set text_key= to the JSON key of the text"),
+                fix="repair or remove the line, or set text_key= to the JSON key of the text",
             ) from None
     return texts

@@ -184,7 +184,7 @@ def read_json_object(file: Path, make_error: Fault) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise make_error(f"not readable as JSON: {error}", where=str(file)) from None
     if not isinstance(content, dict):
-        raise make_error("it must be a table of keys and values", where=str(file))
+        raise make_error("not a table of keys and values", where=str(file))
     return content
 
 

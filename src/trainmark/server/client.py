@@ -64,9 +64,9 @@ def open_client(address: str, transport: httpx2.BaseTransport | None = None) -> 
         raise UsageError("no token is set", fix=fix)
     if not (token.isascii() and token.isprintable()):  # a header cannot carry it
         raise UsageError(
-            "the token has a character that no token has",
+            "the token has a character that cannot be sent",
             where=TOKEN_VARIABLE,
-            rule="a token has only letters, digits, - and _ of ASCII",
+            rule="a token must have only printable ASCII characters",
             fix=fix,
         )
     with suppress(httpx2.InvalidURL):  # refused below, as an address without TLS

@@ -240,8 +240,8 @@ def encode_answers(
         return letters
     rule = (
         "prompts that end in `Answer: A`, `Answer: B`, `Answer: C` and `Answer: D` must differ in "
+        "the last token, and in no other token"
     )
-    rule += "the last token, and in no other token"
     # Any question would do: each prompt ends in ``Answer:``, before the letter.
     stem = format_prompt(mmlu[0].name, (), mmlu[0].items[0])
     encoded = tokenizer.encode_prompts(
