@@ -111,8 +111,12 @@
       if (key === "started_utc") {
         const bounds = period(wanted);
         if (!bounds) return false;
-        const [begin, end] = bounds, time = Date.parse(here), within = time >= begin && time < end;
-        return { "=": within, "!=": !within, ">": time >= end, "<": time < begin, ">=": time >= begin, "<=": time < end }[sign];
+        const [begin, end] = bounds, time = Date.parse(here);
+        const hasBegun = time >= begin, hasEnded = time >= end;  // the period, by this time
+        return {
+          "=": hasBegun && !hasEnded, "!=": !hasBegun || hasEnded, ">": hasEnded, "<": !hasBegun, ">=": hasBegun,
+          "<=": !hasEnded,
+        }[sign];
       }
       const [a, b] = typeof here === "number" ? [here, Number(wanted)] : [String(here), wanted];
       return { "=": a === b, "!=": a !== b, ">": a > b, "<": a < b, ">=": a >= b, "<=": a <= b }[sign];
