@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from trainmark.acceptance.request import AcceptRequest
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -255,6 +257,42 @@ def test_dry_run_refuses_a_baseline_as_the_measurement_does(cli, tmp_path: Path)
     assert dry_code == code == 2
     assert dry_error == error
     assert "--baseline /nowhere" in error
+
+
+@pytest.mark.parametrize("verb", ["accept", "run"])
+@pytest.mark.parametrize(
+    ("out", "expected_error"),
+    [
+        ("used", "used: the folder is not empty"),
+        ("used/file", "file: not a folder"),
+        ("used/file/out", "out: cannot write to this folder: Not a directory"),
+    ],
+)
+def test_dry_run_refuses_an_output_folder_as_the_measurement_does(
+    cli, tmp_path: Path, verb: str, out: str, expected_error: str
+) -> None:
+    (tmp_path / "used").mkdir()
+    (tmp_path / "used" / "file").write_text("of something else")
+    args = (verb, "toy", "--device", "cpu", "--nproc", "1", "--out", str(tmp_path / out))
+    dry_code, _, dry_error = cli(*args, "--dry-run")
+    code, _, error = cli(*args)
+
+    assert dry_code == code == 2
+    assert dry_error == error
+    assert expected_error in error
+
+
+def test_dry_run_refuses_an_acceptance_of_other_work(cli, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    request = AcceptRequest.build(case="toy", device="cpu", nproc=1, out=out, seconds=5)
+    (out / "request.json").write_text(request.model_dump_json())
+    args = ("accept", "toy", "--device", "cpu", "--nproc", "1", "--out", str(out), "--dry-run")
+    assert cli(*args, "--seconds", "5")[0] == 0  # it would resume the test
+    code, _, error = cli(*args, "--seconds", "6")
+
+    assert code == 2
+    assert "seconds changed from 5.0 to 6.0" in error
 
 
 @pytest.mark.parametrize(

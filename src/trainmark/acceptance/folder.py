@@ -61,9 +61,8 @@ def open_folder(folder: Path, request: AcceptRequest) -> Iterator[None]:
     # The stack lets the handlers below cover the locking alone, and not the block of the caller.
     with ExitStack() as stack:
         try:
+            _refuse_used(folder)
             folder.mkdir(parents=True, exist_ok=True)
-            if not (folder / REQUEST_FILE).exists():  # no earlier session: it must be empty
-                run_dir.refuse_used(folder)
             stack.enter_context(run_dir.lock_folder(folder))
         except BlockingIOError:
             raise EnvironmentFault(
@@ -71,14 +70,33 @@ def open_folder(folder: Path, request: AcceptRequest) -> Iterator[None]:
                 where=str(folder),
                 fix="wait until the other process ends",
             ) from None
-        except FileExistsError:
-            raise EnvironmentFault(
-                "not a folder", where=str(folder), fix="choose another --out"
-            ) from None
         except OSError as error:
             raise run_dir.build_write_fault(folder, error) from error
         refuse_other_request(folder, request)
         yield
+
+
+def refuse_unusable_folder(folder: Path, request: AcceptRequest) -> None:
+    """Refuse a folder that ``open_folder`` would refuse, and write nothing.
+
+    A folder that another process has locked, or that cannot be written, is not refused.
+
+    Raises:
+        UsageError: an earlier session there did other work.
+        EnvironmentFault: the path is no folder, or has files but no earlier session.
+    """
+    _refuse_used(folder)
+    refuse_other_request(folder, request)
+
+
+def _refuse_used(folder: Path) -> None:
+    """Refuse a path that is a file, or a folder that has files but no earlier session.
+
+    Raises:
+        EnvironmentFault: it is one of them.
+    """
+    if not (folder / REQUEST_FILE).exists():
+        run_dir.refuse_used(folder)
 
 
 def refuse_other_request(folder: Path, request: AcceptRequest) -> None:

@@ -13,12 +13,14 @@ from trainmark.acceptance.baseline import (
     is_acceptance,
     read_baselines_of_acceptance,
 )
+from trainmark.acceptance.folder import refuse_unusable_folder
 from trainmark.acceptance.node_session import Acceptance
 from trainmark.api.pages import write_pages_safely
 from trainmark.api.selecting import select
 from trainmark.documents import write_atomically
 from trainmark.errors import RecordError
 from trainmark.launch.cluster import LOCAL
+from trainmark.launch.run_dir import refuse_unwritable
 from trainmark.pages.acceptance import build_acceptance_document
 from trainmark.pages.page import HTML_PAGE
 from trainmark.pages.rendering import to_html, to_markdown
@@ -55,6 +57,10 @@ def plan_acceptance(request: AcceptRequest) -> Acceptance | OpenedSession:
         planned, plans = acceptance.plan_acceptance(request, dry_run=True)
     else:
         planned, plans = acceptance_cluster.plan_session(request, dry_run=True)
+    refuse_unusable_folder(planned.folder, request)
+    # The job of a launcher may be shown on a machine that does not have the folder of the nodes.
+    if isinstance(planned, Acceptance):
+        refuse_unwritable(planned.folder)
     if request.baseline is not None:
         _read_baselines(request.baseline, plans)  # raises what a measurement would raise
     return planned

@@ -17,7 +17,7 @@ from trainmark.launch import local, series, submission
 from trainmark.launch.cluster import CONTAINER, LOCAL, read_cluster
 from trainmark.launch.processes import StopRequest, note_stop_signals
 from trainmark.launch.progress import ProgressLine, end_line
-from trainmark.launch.run_dir import record_failed_planning, refuse_used
+from trainmark.launch.run_dir import record_failed_planning, refuse_unwritable, refuse_used
 from trainmark.pages.page import write_entry_pages, write_pages
 from trainmark.plan.plan import UNCHECKED
 from trainmark.plan.plan_file import read_plan_file
@@ -67,11 +67,14 @@ def plan_run(
     # Refuse a run directory that is not empty: also before a dry run, which shows what a run would
     # do, and before the launches of a repeat, each of which checks only its own folder inside it.
     refuse_used(Path(plan.run_dir))
+    has_other_machines = plan.launcher not in (LOCAL, CONTAINER)
+    # The script of a job may be printed on a machine that does not have the folder of the nodes.
+    if not (dry_run and has_other_machines):
+        refuse_unwritable(Path(plan.run_dir))
     # This machine has an accelerator that cannot be used, and the user chose no device.
     if UNUSED_ACCELERATOR in plan.labels:
         for remark in (*devices.list_device_faults(), f"runs on {plan.device.vendor} instead"):
             show_remark(remark)
-    has_other_machines = plan.launcher not in (LOCAL, CONTAINER)
     # A case key such as `distilbert:pytorch_2.13:cpu:1:2:1` names a device too.
     names_device = bool(request.device or settings.device or ":" in request.case)
     if has_other_machines and plan.device.vendor == "cpu" and not names_device:

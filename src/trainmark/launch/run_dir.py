@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import os
 import sys
 import time
 from contextlib import ExitStack, contextmanager
@@ -96,14 +97,34 @@ def create_run_dir(run_dir: Path) -> Iterator[None]:
 
 
 def refuse_used(run_dir: Path) -> None:
-    """Refuse a folder that holds anything.
+    """Refuse a path that is a file, or a folder that holds anything.
 
     Raises:
-        EnvironmentFault: it holds something. A run never writes into another run's folder.
+        EnvironmentFault: it does. A run never writes into another run's folder.
     """
+    if run_dir.exists() and not run_dir.is_dir():
+        raise _build_used_fault(run_dir)
     # The file of the lock does not count: this run may hold the lock already.
     if run_dir.is_dir() and any(path.name != LOCK_FILE for path in run_dir.iterdir()):
         raise _build_used_fault(run_dir)
+
+
+def refuse_unwritable(folder: Path) -> None:
+    """Refuse a folder that this process may not write, or not create; write nothing.
+
+    Raises:
+        EnvironmentFault: it may not. The error is the one that writing would raise.
+    """
+    nearest = folder.absolute()  # what exists of the path
+    while not os.path.lexists(nearest):  # false also below a file or an unreadable folder
+        nearest = nearest.parent
+    code = None
+    if not nearest.is_dir():
+        code = errno.ENOTDIR
+    elif not os.access(nearest, os.W_OK | os.X_OK):
+        code = errno.EACCES
+    if code is not None:
+        raise build_write_fault(folder, OSError(code, os.strerror(code)))
 
 
 def _build_used_fault(run_dir: Path, what: str | None = None) -> EnvironmentFault:
