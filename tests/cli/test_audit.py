@@ -6,6 +6,8 @@ import json
 import shutil
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from support.fakes import GOLDEN
 
 if TYPE_CHECKING:
@@ -92,3 +94,38 @@ def test_table_without_a_known_heading_is_refused(cli: Cli, tmp_path: Path) -> N
     assert code == 2
     assert "trainmark import" not in err  # which would find no table either
     assert "choose another page" in err
+
+
+def write_acceptance(folder: Path) -> Path:
+    """Write what ``accept`` writes before it measures: the request and a plan; return the folder.
+
+    The plan has a published row, a reference of its case. An import would read it as a result.
+    """
+    plan = json.loads((GOLDEN / "plan_toy.json").read_text(encoding="utf-8"))
+    plan["about"]["references"] = {"rows": [{"configuration": "A100 1x8", "p_train": "256"}]}
+    plan_dir = folder / "plans" / "1-devices"
+    plan_dir.mkdir(parents=True)
+    (plan_dir / "plan.json").write_text(json.dumps(plan), encoding="utf-8")
+    (folder / "request.json").write_text("{}", encoding="utf-8")
+    return folder
+
+
+@pytest.mark.parametrize("command", ["audit", "report", "verify"])
+def test_folder_of_an_acceptance_test_is_refused_by_its_name(
+    cli: Cli, tmp_path: Path, command: str
+) -> None:
+    folder = write_acceptance(tmp_path / "acceptance")
+    code, out, err = cli(command, folder)
+    assert (code, out) == (2, "")
+    assert "this is the folder of an acceptance test, not of a run" in err
+    assert "open page.html in this folder" in err
+
+
+def test_pages_beside_acceptance_tests_are_audited_alone(cli: Cli, tmp_path: Path) -> None:
+    write_acceptance(tmp_path / "all" / "acceptance")
+    page = tmp_path / "all" / "rows.csv"
+    page.write_text("configuration,model,p_train,p_core\nA100 1x1,toy,256,257\n")
+    code, out, err = cli("audit", tmp_path / "all", "--json")
+    assert (code, json.loads(out)) == (0, {"findings": [], "audited": 1})
+    assert "1 result audited, no findings" in err
+    assert "skipped" not in err  # nothing of the acceptance test was read

@@ -11,7 +11,6 @@ from statistics import median
 from typing import TYPE_CHECKING, Literal
 
 from trainmark.acceptance.evidence import Evidence
-from trainmark.acceptance.folder import PLANS_DIR, REQUEST_FILE
 from trainmark.acceptance.model import Baseline
 from trainmark.acceptance.result import read_result
 from trainmark.acceptance.tasks import STEP
@@ -19,6 +18,7 @@ from trainmark.acceptance.times import collect_times
 from trainmark.documents import Frozen, write_atomically
 from trainmark.errors import UsageError
 from trainmark.plan.plan import UNCHECKED, Plan
+from trainmark.record.record import ACCEPTANCE_PLANS_DIR
 from trainmark.record.trust import is_refuted
 from trainmark.record.work import describe_planned_work, describe_work
 
@@ -109,11 +109,6 @@ def load_baselines(folder: Path) -> Baselines | None:
     return Baselines.model_validate_json(path.read_bytes()) if path.exists() else None
 
 
-def is_acceptance(path: Path) -> bool:
-    """Return whether a path is the folder of an acceptance."""
-    return (path / REQUEST_FILE).exists()
-
-
 def read_baselines_of_acceptance(folder: Path, plans: Sequence[Plan]) -> Baselines:
     """Return the times of the passing members of an earlier acceptance.
 
@@ -126,7 +121,7 @@ def read_baselines_of_acceptance(folder: Path, plans: Sequence[Plan]) -> Baselin
     """
     result = read_result(folder)
     evidence = Evidence.read(folder)
-    for path in sorted((folder / PLANS_DIR).iterdir()):
+    for path in sorted((folder / ACCEPTANCE_PLANS_DIR).iterdir()):
         _refuse_other_work(Plan.read(path), plans, str(folder))
     passing = set(result.list_names("pass"))
     is_of_nodes = result.unit == "node"  # else the devices of one machine were judged

@@ -16,6 +16,7 @@ from trainmark.documents import write_atomically
 from trainmark.errors import EnvironmentFault, UsageError
 from trainmark.launch import run_dir
 from trainmark.plan.resolving import resolve
+from trainmark.record.record import ACCEPTANCE_PLANS_DIR, ACCEPTANCE_REQUEST_FILE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
     from trainmark.plan.choosing import RemoteTarget
     from trainmark.plan.plan import Plan
 
-REQUEST_FILE = "request.json"
-PLANS_DIR = "plans"
 LOGS_DIR = "logs"  # what ranks print, by node
 DEFAULT_DIR = Path("acceptances")
 # Options that may differ from those of the first session: they do not change what is measured.
@@ -95,7 +94,7 @@ def _refuse_used(folder: Path) -> None:
     Raises:
         EnvironmentFault: it is one of them.
     """
-    if not (folder / REQUEST_FILE).exists():
+    if not (folder / ACCEPTANCE_REQUEST_FILE).exists():
         run_dir.refuse_used(folder)
 
 
@@ -107,7 +106,7 @@ def refuse_other_request(folder: Path, request: AcceptRequest) -> None:
     Raises:
         UsageError: an option differs, or the request of the earlier sessions cannot be read.
     """
-    path = folder / REQUEST_FILE
+    path = folder / ACCEPTANCE_REQUEST_FILE
     if not path.exists():
         return
     try:
@@ -176,7 +175,7 @@ def get_plan_folder(folder: Path, nproc: int) -> Path:
     Args:
         folder: of the acceptance.
     """
-    return folder / PLANS_DIR / f"{nproc}-devices"
+    return folder / ACCEPTANCE_PLANS_DIR / f"{nproc}-devices"
 
 
 def save_request(folder: Path, request: AcceptRequest, plans: Iterable[Plan]) -> None:
@@ -190,5 +189,5 @@ def save_request(folder: Path, request: AcceptRequest, plans: Iterable[Plan]) ->
             path = get_plan_folder(folder, plan.nproc)
             path.mkdir(parents=True, exist_ok=True)
             plan.save(path)
-    with write_atomically(folder / REQUEST_FILE) as file:
+    with write_atomically(folder / ACCEPTANCE_REQUEST_FILE) as file:
         file.write(request.model_dump_json(indent=2).encode() + b"\n")

@@ -6,7 +6,6 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from trainmark.acceptance.folder import REQUEST_FILE
 from trainmark.acceptance.groups import MIN_NODES
 from trainmark.acceptance.remarks import list_option_remarks
 from trainmark.acceptance.request import AcceptRequest
@@ -21,6 +20,7 @@ from trainmark.launch.cluster import Cluster
 from trainmark.launch.launchers import slurm, ssh
 from trainmark.launch.submission import CLUSTER_FILE
 from trainmark.plan.plan import Plan
+from trainmark.record.record import ACCEPTANCE_REQUEST_FILE
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -199,6 +199,6 @@ def read_session(session_dir: Path) -> OpenedSession:
         folder=folder,
         number=int(session_dir.name),
         plan=plan,
-        request=AcceptRequest.model_validate_json((folder / REQUEST_FILE).read_bytes()),
+        request=AcceptRequest.model_validate_json((folder / ACCEPTANCE_REQUEST_FILE).read_bytes()),
         cluster=Cluster.model_validate_json((session_dir / CLUSTER_FILE).read_bytes()),
     )

@@ -10,7 +10,6 @@ from trainmark.acceptance import acceptance
 from trainmark.acceptance import cluster as acceptance_cluster
 from trainmark.acceptance.baseline import (
     compute_baselines_of_runs,
-    is_acceptance,
     read_baselines_of_acceptance,
 )
 from trainmark.acceptance.folder import refuse_unusable_folder
@@ -25,6 +24,7 @@ from trainmark.pages.acceptance import build_acceptance_document
 from trainmark.pages.page import HTML_PAGE
 from trainmark.pages.rendering import to_html, to_markdown
 from trainmark.pages.texts import LANGUAGES
+from trainmark.record.record import is_acceptance_folder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -104,7 +104,7 @@ def _read_baselines(word: str, plans: Sequence[Plan]) -> Baselines:
         UsageError: the baseline is of other work, or has no times.
         RecordError: ``word`` names nothing that can be read.
     """
-    if is_acceptance(Path(word)):
+    if is_acceptance_folder(Path(word)):
         return read_baselines_of_acceptance(Path(word), plans)
     try:
         # ``rows=False``: the word must name records; figures that others published are refused.

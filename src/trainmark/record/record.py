@@ -43,6 +43,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 RECORD_FILE = "record.json"
+# In the folder of an acceptance test, which has no record: its options, and its plans.
+ACCEPTANCE_REQUEST_FILE = "request.json"
+ACCEPTANCE_PLANS_DIR = "plans"
 # Name of a file beside the record: no path into another folder.
 EVIDENCE_NAME = (
     r"^(events\.(launcher|job|(rank|node)[0-9]{1,6})\.jsonl|plan\.json|"
@@ -391,6 +394,16 @@ def read_record(path: Path) -> Record:
         record = Record.model_validate_json(documents.read_bytes(file), strict=True)
     except FileNotFoundError:
         folder = file.parent
+        if is_acceptance_folder(folder):
+            raise RecordError(
+                "this is the folder of an acceptance test, not of a run",
+                where=str(folder),
+                rule="an acceptance test has no record",
+                fix=(
+                    "open page.html in this folder, or resume the test by repeating its "
+                    "`trainmark accept` command with --out set to this folder"
+                ),
+            ) from None
         # A folder with the launcher's events is a run directory. Without the plan, its record
         # cannot be computed from the events either.
         is_run_dir = file.name == RECORD_FILE and (folder / LAUNCHER_FILE).exists()
@@ -425,6 +438,17 @@ def read_record(path: Path) -> Record:
     # Only a check of the evidence can verify a record. A file that says that it is verified, which
     # Trainmark never writes, is not believed.
     return record.model_copy(update={"verification": "unverified"})
+
+
+def is_acceptance_folder(folder: Path) -> bool:
+    """Tell whether a folder is that of an acceptance test, by its request and its plans.
+
+    Both are written before the test measures anything, so that an interrupted test has them, too.
+    """
+    # Other folders may have a file of this name, but not also plans in such subfolders.
+    return (folder / ACCEPTANCE_REQUEST_FILE).exists() and any(
+        folder.glob(f"{ACCEPTANCE_PLANS_DIR}/*-devices/{PLAN_FILE}")
+    )
 
 
 def _read_suite_version(file: Path) -> str | None:

@@ -21,7 +21,7 @@ from trainmark.launch.run_dir import make_record
 from trainmark.plan.plan import PLAN_FILE, RUNS_DIR
 from trainmark.plan.reference import REFERENCE
 from trainmark.record import record, trust
-from trainmark.record.record import RECORD_FILE
+from trainmark.record.record import RECORD_FILE, is_acceptance_folder
 from trainmark.record.verify import check_record
 from trainmark.results.archive import ENDING, unpack_temporarily
 
@@ -234,9 +234,10 @@ def _add_published(path: Path, selection: Selection) -> bool:
     from trainmark.published.importers import files
     from trainmark.record.messages import render
 
-    # A run, or a path that does not exist: the caller reads its record, or raises the error.
+    # A run, or a path that does not exist or has no results: the caller reads its record, or raises
+    # the error.
     is_run = any((path / name).exists() for name in (RECORD_FILE, LAUNCHER_FILE))
-    if path.name == RECORD_FILE or is_run or not path.exists():
+    if path.name == RECORD_FILE or is_run or is_acceptance_folder(path) or not path.exists():
         return False
     imported = files.read_files([path])
     if imported.rows:

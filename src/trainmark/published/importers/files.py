@@ -22,7 +22,7 @@ from trainmark.published.importers.headers import read_headers
 from trainmark.published.importers.markdown import read_page
 from trainmark.published.importers.page import Page, TableLine
 from trainmark.published.importers.vocabulary import WORDS
-from trainmark.record.record import RECORD_FILE
+from trainmark.record.record import RECORD_FILE, is_acceptance_folder
 from trainmark.record.work import Row, Unread
 from trainmark.spec import message
 
@@ -58,8 +58,8 @@ def read_files(places: Sequence[Path]) -> Imported:
     A row is one published result: the figures of one configuration.
 
     Records of this program's own runs are not read: they are not results of others. In a folder,
-    all files of such runs are left out, and hidden files too; a folder in which no file remains is
-    listed as unread.
+    all files of such runs and of acceptance tests are left out, and hidden files too; a folder in
+    which no file remains is listed as unread.
 
     Raises:
         UsageError: there is no such file or folder.
@@ -93,13 +93,18 @@ def _make_page(path: Path) -> Page:
 def _list_files(place: Path) -> list[Path]:
     """Return each file below a folder that is to be read; a link to a folder is not followed.
 
-    Hidden files are left out, and those of this program's own runs: they are not results of others.
+    Hidden files are left out, and those of this program's own runs and acceptance tests: they are
+    not results of others. The plans of an acceptance test, for example, contain published rows.
     """
+    paths = sorted(place.rglob("*"))
+    folders = [place, *(path for path in paths if path.is_dir())]
+    acceptance_folders = {folder for folder in folders if is_acceptance_folder(folder)}
     return [
         path
-        for path in sorted(place.rglob("*"))
+        for path in paths
         if not any(part.startswith(".") for part in path.relative_to(place).parts)
         and not _is_of_own_run(path)
+        and acceptance_folders.isdisjoint(path.parents)
         and not path.is_dir()
     ]
 
