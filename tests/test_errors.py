@@ -71,3 +71,20 @@ def test_rank_reports_its_last_phase(tmp_path: Path) -> None:
     events = list(EventFile(tmp_path / name_rank_file(3)))
     assert [(e["event"], e["name"]) for e in events] == [("span", "init"), ("span", "data_build")]
     assert all(event["end_ns"] >= event["start_ns"] for event in events)
+
+
+@pytest.mark.parametrize(
+    ("word", "nearest"),
+    [
+        ("TOY", "toy"),  # the same but for the case
+        ("glm_superglu", "glm_superglue"),
+        ("gpt", "gpt_megatron"),  # its beginning
+        ("distilled", "distilbert_sst2"),  # similar to its beginning
+        ("fp31", "fp32"),
+        ("gpu", None),  # one of three letters of `xpu` differs
+        ("", None),
+    ],
+)
+def test_nearest_name_ignores_the_case_and_may_be_longer(word: str, nearest: str | None) -> None:
+    names = ("distilbert_sst2", "fp16", "fp32", "glm_superglue", "gpt_megatron", "toy", "xpu")
+    assert errors.find_nearest(word, names) == nearest

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from difflib import get_close_matches
+from difflib import SequenceMatcher
 from typing import TYPE_CHECKING, ClassVar
 
 if TYPE_CHECKING:
@@ -42,6 +42,9 @@ def to_one_line(text: object) -> str:
 
 
 _MAX_LISTED = 40  # known names that are listed after the nearest one
+# Of a word to a name, from 0 to 1. One wrong letter of three is 0.67: with so short words that is
+# another name, as `xpu` is not meant by `gpu`. One wrong letter of four is 0.75.
+_MIN_SIMILARITY = 0.7
 
 
 class TrainmarkError(Exception):
@@ -182,15 +185,36 @@ class NotTrainedError(RunError):
     kind = "not_trained"
 
 
+def find_nearest(word: str, names: Iterable[str]) -> str | None:
+    """Return the name that ``word`` was probably meant to be; None: no name is similar enough.
+
+    Upper and lower case count as the same. A name may be longer than the word: then the word may be
+    similar to its beginning.
+    """
+    typed = word.lower()
+    if not typed:
+        return None
+    ranks: list[tuple[float, float, str]] = []
+    for name in names:
+        valid = name.lower()
+        whole = SequenceMatcher(None, valid, typed).ratio()
+        beginning = SequenceMatcher(None, valid[: len(typed)], typed).ratio()
+        # Of names with the same beginning, the one that is more similar as a whole is nearer.
+        ranks.append((max(whole, beginning), whole, name))
+    if not ranks or max(ranks)[0] < _MIN_SIMILARITY:
+        return None
+    return max(ranks)[-1]
+
+
 def suggest_nearest(word: str, known: Iterable[str]) -> str:
     """Return a fix that names the word in ``known`` that is nearest to ``word``.
 
     All of them are named too if they are few, or if none is near.
     """
     names = sorted(known)
-    close = get_close_matches(word, names, n=1, cutoff=0.5)
-    if close and len(names) > _MAX_LISTED:
-        return f"did you mean {close[0]}?"
-    if close:
-        return f"did you mean {close[0]}? Known: {', '.join(names)}"
+    nearest = find_nearest(word, names)
+    if nearest is not None and len(names) > _MAX_LISTED:
+        return f"did you mean {nearest}?"
+    if nearest is not None:
+        return f"did you mean {nearest}? Known: {', '.join(names)}"
     return f"known: {', '.join(names)}"

@@ -114,6 +114,25 @@ def test_help_groups_every_verb_with_an_uncut_description(cli):
             ["the folder is not empty"],
         ),
         (["run", "toy", "--device", "cdua"], ["unknown device 'cdua'", "cuda"]),
+        (["run", "TOY"], ["unknown case 'TOY'", "did you mean toy?"]),
+        (["run", "toy", "BS=8"], ["unknown recipe field 'BS'", "did you mean bs?"]),
+        (["run", "toy", "--device", "CPU"], ["unknown device 'CPU'", "did you mean cpu?"]),
+        (["run", "toy", "--device", "gpu"], ["unknown device 'gpu'\n  try: known: amd, "]),
+        (
+            ["run", "toy", "--device", "cpu:0"],
+            [
+                "unknown device 'cpu:0'; --device names a kind of device, without an index\n"
+                "  try: set --device cpu, and --nproc to the number of devices\n"
+            ],
+        ),
+        (
+            ["run", "toy", "--device", "cuda:1"],
+            ["unknown device 'cuda:1'", "variable CUDA_VISIBLE_DEVICES or ", " selects them"],
+        ),
+        (
+            ["run", "toy", "--launcher", "ssh", "--nnodes", "2", "--device", "nvidia:1"],
+            ["there is no vendor 'nvidia:1'", "variable CUDA_VISIBLE_DEVICES selects them"],
+        ),
         # A case key names case, framework, device, nodes, ranks of each, and launches. The error
         # ends with the installed version of PyTorch.
         (["run", "toy:pytorch:cpu:1"], ["not a case key", "model:framework"]),

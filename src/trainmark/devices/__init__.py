@@ -27,7 +27,7 @@ from trainmark.protocols import Diagnoses, Occupant, Vendor, list_missing_member
 from trainmark.protocols.tested import NOT_STATED
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
     from importlib.metadata import EntryPoint
 
     from trainmark.spec import Text
@@ -261,6 +261,25 @@ def _explain_unknown_device(name: str) -> TrainmarkError:
         # ``_load`` writes the place of a fault: it begins with the name of the entry point.
         if fault.where and fault.where.startswith(f"device {name} "):
             return fault
-    return UsageError(
-        f"unknown device {name!r}", where="--device", fix=suggest_nearest(name, list_choices())
-    )
+    return make_unknown_device_error(f"unknown device {name!r}", name, list_choices())
+
+
+def make_unknown_device_error(what: str, name: str, choices: Collection[str]) -> UsageError:
+    """Return the error of a value of ``--device`` that is none of ``choices``.
+
+    Args:
+        what: the sentence of the error.
+        name: the value. Torch's name of one device, a valid choice with an index such as ``cpu:0``,
+            gets its own advice.
+        choices: what ``--device`` takes, as vendors' names and torch's types of their devices.
+    """
+    choice, _, index = name.lower().partition(":")
+    if index.isdecimal() and choice in choices:
+        fix = f"set --device {choice}, and --nproc to the number of devices"
+        variables = [vendor.visible_devices for vendor in _list_candidates(choice)]
+        names = dict.fromkeys(variable for variable in variables if variable is not None)
+        if names:
+            fix += f"; the environment variable {' or '.join(names)} selects them"
+        rule = "--device names a kind of device, without an index"
+        return UsageError(what, where="--device", rule=rule, fix=fix)
+    return UsageError(what, where="--device", fix=suggest_nearest(choice, choices))

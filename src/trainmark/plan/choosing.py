@@ -13,7 +13,7 @@ from math import ceil
 from typing import TYPE_CHECKING
 
 from trainmark import cases, devices
-from trainmark.errors import EnvironmentFault, UsageError, suggest_nearest
+from trainmark.errors import EnvironmentFault, UsageError
 from trainmark.plan.recipes import apply_overrides, choose_recipe
 from trainmark.protocols.tested import NOT_STATED, REAL_RUNS
 from trainmark.torch_version import read_installed_version, refuse_missing_features
@@ -293,9 +293,7 @@ def _find_vendor(name: str) -> Vendor:
     """Return the vendor called ``name``, whose devices need not be on this machine."""
     vendors = devices.list_vendors()
     if name not in vendors:
-        raise UsageError(
-            f"there is no vendor {name!r}", where="--device", fix=suggest_nearest(name, vendors)
-        )
+        raise devices.make_unknown_device_error(f"there is no vendor {name!r}", name, vendors)
     return vendors[name]
 
 

@@ -14,11 +14,10 @@ import re
 from contextlib import suppress
 from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin, get_type_hints
 
 from trainmark import cases
-from trainmark.errors import UsageError, suggest_nearest
+from trainmark.errors import UsageError, find_nearest, suggest_nearest
 from trainmark.recipe import FIELD_ALIASES, Precision
 from trainmark.record.figures import FIGURES
 from trainmark.record.record import Grade, Status, Verification
@@ -208,7 +207,7 @@ def _find_key(name: str) -> _Key:
     # Columns that an error may suggest. The id and internal columns are accepted, not suggested.
     columns = _KEY_TYPES.keys() - {"id", *INTERNAL_COLUMNS}
     all_keys = {*columns, *known_fields, *FIELD_ALIASES}
-    if get_close_matches(name, all_keys):
+    if find_nearest(name, all_keys) is not None:
         fix = suggest_nearest(name, all_keys)
     else:  # lists all columns; the fields of all recipes would be too many
         fix = f"{suggest_nearest(name, columns)}, and recipe fields (`trainmark list fields`)"
