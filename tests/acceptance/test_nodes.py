@@ -626,18 +626,26 @@ def wait_for_engine(engine: Engine, folder: Path, monkeypatch: pytest.MonkeyPatc
 def test_time_in_the_queue_of_the_engine_is_no_time_of_the_job(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A job with a limit of 100 s waits in the queue for longer than that, then runs and ends."""
+    """A job with a limit of 100 s waits in the queue for longer than that, then runs and ends.
+
+    ``Engine`` takes the phases of the job that it answers when it is asked, every 60 s from 0 s on:
+    it is asked five times while the job waits, at 300 s, and at 360 s.
+    """
     engine = Engine(["waiting"] * 5 + ["running", "ended"], poll_s=60)
-    wait_for_engine(engine, tmp_path, monkeypatch)
+    wait_for_engine(engine, tmp_path, monkeypatch)  # which sets the limit
     assert (engine.queried_at_s[-1], engine.num_cancels) == (360, 0)
 
 
 def test_job_is_cancelled_after_its_time_limit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The job is first seen to run at 60 s. Its limit of 100 s is exceeded at the look at 161 s."""
+    """The job is first seen to run at 60 s. Its limit of 100 s is exceeded at the look at 161 s.
+
+    The time is looked at each second, and the engine asked for the job's phase every 60 s;
+    ``Engine`` takes the phases that it answers. "lost": it took the nodes of the cancelled job away.
+    """
     engine = Engine(["waiting", "running", "running", "lost"], poll_s=60)
-    wait_for_engine(engine, tmp_path, monkeypatch)
+    wait_for_engine(engine, tmp_path, monkeypatch)  # which sets the limit
     # At the look after the cancel the engine is asked again, and not only at 180 s.
     assert (engine.queried_at_s, engine.num_cancels) == ([0, 60, 120, 162], 1)
 
@@ -645,16 +653,25 @@ def test_job_is_cancelled_after_its_time_limit(
 def test_wait_for_an_engine_that_never_answers_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No node joins. The job is cancelled after its limit of 100 s, and given up 90 s later."""
+    """No node joins. The job is cancelled after its limit of 100 s, and given up 90 s later.
+
+    ``wait_for_engine`` sets the limit; it also holds for the time in which the engine is silent.
+    The 90 s are those that ``job_watch`` waits from the first cancel for the job to end.
+    """
+    # ``Engine`` takes what it answers to each question for the job's state; None: it does not
+    # answer. Asked every 5 s and after each cancel, it needs fewer than 50 of them in 191 s.
     engine = Engine([None] * 50, poll_s=5)
     wait_for_engine(engine, tmp_path, monkeypatch)
     assert engine.num_cancels >= 1
+    # The wait looks each second: at 101 s for the first time at more than 100 s.
     assert engine.queried_at_s[-1] <= 101 + 90
 
 
 def test_engine_is_asked_no_more_often_than_its_launcher_allows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # The wait looks each second, but asks for the job's phase every 5 s (``poll_s``), four times
+    # until the answer is that it ended.
     engine = Engine(["waiting", "running", "running", "ended"], poll_s=5)
     wait_for_engine(engine, tmp_path, monkeypatch)
     assert engine.queried_at_s == [0, 5, 10, 15]

@@ -58,10 +58,13 @@ def test_tiles_are_devices_and_their_cards_are_read(two_max: Path) -> None:
     assert vendor.count() == 4  # two cards of two tiles each
     # The recorded answer of the tool to ``discovery`` has this name.
     assert vendor.product_names() == ["Intel(R) Data Center GPU Max 1550"] * 4
-    assert vendor.monitored(4) == [0, 0, 1, 1]  # the tool's number of each tile's card
+    # Of four ranks, one on each tile, the number of the tile's card as the tool counts cards.
+    assert vendor.monitored(4) == [0, 0, 1, 1]
 
 
 @pytest.mark.parametrize(
+    # ``mask`` is the value of Intel's variable that hides devices, ``visible_devices`` the numbers
+    # of those that are left. Without a mask all four are; "3,0" names two, but not their order.
     # "0.1" is the form for tiles of cards, which this program does not read; there is no device 4.
     ("mask", "visible_devices"),
     [("", [0, 1, 2, 3]), ("2", [2]), ("3,0", [0, 3]), ("0.1", []), ("4", [])],
@@ -69,10 +72,13 @@ def test_tiles_are_devices_and_their_cards_are_read(two_max: Path) -> None:
 def test_device_mask_selects_but_does_not_reorder(
     two_max: Path, monkeypatch: pytest.MonkeyPatch, mask: str, visible_devices: list[int]
 ) -> None:
+    # ``two_max`` is a machine of two cards with two tiles each: four devices, numbered 0 to 3.
     monkeypatch.setenv("ZE_AFFINITY_MASK", mask)
     assert Intel().list_visible() == visible_devices
-    # The tool reads cards, of two tiles each.
+    # Of (up to) four ranks, the number of the card that each one's device is on, as the tool for
+    # monitoring, xpu-smi, counts: it lists cards, of two tiles each.
     assert Intel().monitored(4) == [number // 2 for number in visible_devices]
+    # ``unusable`` says why no device can be used; None: some can.
     assert (Intel().unusable() is None) is bool(visible_devices)
 
 

@@ -103,9 +103,12 @@ def test_gradient_accumulation_and_random_weights_equal_those_of_a_cpu(
 def test_losses_with_autocast_are_near_those_in_fp32_and_steps_wait_for_nothing(
     call_in_process: Any, cache: Path, train_in_fp32: Any, case: str, precision: str
 ) -> None:
-    # Losses differ from those in fp32, as 16 bits round more, but by at most 2% (``BF16_ERROR``).
-    # ``list_wrong_figures`` names figures that the device's simulated clock does not show;
-    # "step_waits": a step waited. ``KNOWN_WAITS`` has the cases whose steps are known to.
+    # ``train_in_fp32`` and ``train_on_stand_in`` train a case's tiny recipe on a simulated device,
+    # which knows how long each operation took and when the host waited for it. Losses differ from
+    # those in fp32, as 16 bits round more, but by at most 2% (``BF16_ERROR``).
+    # ``list_wrong_figures`` compares the times and the waits that the training reported with what
+    # that device knows, and returns the names of those that differ; "step_waits": the host waited
+    # in a step. ``KNOWN_WAITS``: the wrong figures of the only case whose steps are known to wait.
     fp32 = train_in_fp32(case)
     training = call_in_process(stand_in_jobs.train_on_stand_in, case, cache, precision=precision)
     assert training["losses"] != fp32["losses"]

@@ -452,7 +452,16 @@ def test_two_calls_never_share_a_folder(
 
 
 def set_rates(outcome: SeriesEntry, rates: list[float]) -> SeriesEntry:
-    """Return an outcome with as many launches as rates: copies of its first with these results."""
+    """Return an outcome with as many launches as rates: copies of its first with these results.
+
+    Args:
+        outcome: an entry of a plan file that has run: ``records`` and ``folders`` have the record
+            and the folder of each launch that ended, ``ended`` has both by the launch's number.
+        rates: training speed of each launch (samples/s), which its record gets as the figure
+            ``final_result``. The launches are numbered from 1.
+
+    No files are written: the subfolders ``r1``, ``r2``, ... of the launches are only named.
+    """
     (first_record, *_), folder = outcome.records, outcome.folders[0]
     result = first_record.figures["final_result"]
     new_records = tuple(

@@ -95,7 +95,7 @@ def train_distilbert_on_two_ranks(start_run: Any, *args: str) -> Path:
 
 
 def find_processes_with(variable: str, value: str) -> list[psutil.Process]:
-    """Return the living processes with a value in their environment."""
+    """Return the living processes whose environment sets ``variable`` to ``value``."""
     processes = []
     for process in psutil.process_iter():
         with suppress(psutil.Error):  # ended meanwhile, or another user's

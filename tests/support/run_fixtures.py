@@ -81,7 +81,10 @@ def start_run(tmp_path):
 
 @pytest.fixture
 def fifo(tmp_path):
-    """The pipe to which a faulty rank writes at its fault; ``fault=hold`` reads a second one."""
+    """Make the pipe to which a rank of the case ``faulty`` writes at its fault; return its path.
+
+    With ``fault=hold`` the rank then waits until the test writes to a second pipe, ``go``.
+    """
     path = tmp_path / "fifo"
     os.mkfifo(path)
     os.mkfifo(tmp_path / "go")

@@ -68,7 +68,8 @@ def new_job(case_name: str, device: Device, cache: Path, **changes: Any) -> Job:
     from trainmark.protocols import JobContext
 
     case = cases.load(case_name)
-    # A thread that reads ahead would place batches in any step; MMLU takes minutes.
+    # A thread that reads ahead would place batches on the device at any time, and so add operations
+    # to any step. MMLU, questions by which a language model is scored, takes minutes.
     fields = {"read_ahead_batches": 0, "mmlu_mode": "off", **changes}
     # Not every recipe has each of these fields.
     fields_of_recipe = {
@@ -143,6 +144,7 @@ def train(
     events: list[dict[str, Any]] = []
     # Not ``timeline.mark()``, which a planted fault may have replaced.
     queued_ns = 0 if timeline is None else Timeline.mark(timeline).reached_ns
+    # ``STEPS``, 4, end the training: a window of 2 steps of warm-up, and one that is measured.
     schedule = loop.Schedule(max_epochs=100, warmup_steps=2, window_steps=2, max_steps=STEPS)
     loop.MeasuredLoop(
         job=job,
@@ -150,7 +152,7 @@ def train(
         schedule=schedule,
         device=device,
         clock=FakeClock() if on_cpu else timeline.clock,
-        barrier=lambda: None,
+        barrier=lambda: None,  # there are no other ranks to wait for
         emit=lambda event, **fields: events.append({"event": event} | fields),
     ).run()
     windows = [item for item in events if item["event"] == "window"]
@@ -190,17 +192,31 @@ def load_changed_loop(change: tuple[str, str] | None) -> Any:
 def train_on_stand_in(
     case_name: str, cache: Path, *, fault: str = "none", **more: Any
 ) -> dict[str, Any]:
-    """Return the result of ``train`` on the stand-in, with its memory peak."""
+    """Train on the stand-in, the simulated device; return what ``train`` returns and the memory.
+
+    Args:
+        case_name: the case whose tiny recipe is trained.
+        cache: folder of generated data.
+        fault: a mistake that is planted into the device's clock, such as a mark that waits; by its
+            name in ``trainmark_stand_in.faults``, "none" for a right clock.
+        more: arguments of ``train``: changes of the loop, of the job or of fields of the recipe.
+
+    Returns:
+        losses, events and waits, as ``train`` names them; ``peak_bytes``: the most memory of the
+        device that tensors had at a time.
+    """
     device = open_stand_in(fault)
     training = train(case_name, cache, device=device, **more)
     return training | {"peak_bytes": device.memory().allocator_peak_bytes}
 
 
 def list_wrong_figures(training: dict[str, Any]) -> list[str]:
-    """Return the names of figures that are not what the stand-in's clock shows.
+    """Return the names of times and waits that differ from what the simulated device knows.
+
+    Its clock is moved by operations alone, and it counts these and what makes the host wait.
 
     Args:
-        training: result of ``train_on_stand_in``.
+        training: result of ``train_on_stand_in``: what the loop reported, and these counts.
     """
     windows = training["windows"]
     step_ns = [ns for window in windows for ns in window["step_ns"]]
@@ -236,6 +252,9 @@ def measure_preflight_rate(fault: str) -> float | str:
 
     If it refuses the device, return what its error names as the place of the fault. From 20 ms on,
     preflight compares the device's times with the host's.
+
+    Args:
+        fault: a mistake in the device's clock, by its name in ``trainmark_stand_in.faults``.
     """
     from trainmark.errors import EnvironmentFault
 
@@ -247,7 +266,10 @@ def measure_preflight_rate(fault: str) -> float | str:
 
 
 def list_faults() -> tuple[list[str], list[str]]:
-    """Return what the conformance checks find wrong with the vendor, and with its device."""
+    """Return what the conformance checks find wrong with the vendor, and with its device.
+
+    The vendor is that of the stand-in, the simulated device; nothing wrong: two empty lists.
+    """
     from trainmark.conformance.vendor_check import device_faults, vendor_faults
     from trainmark_stand_in.timeline import Timeline
     from trainmark_stand_in.vendor import StandIn
@@ -260,7 +282,10 @@ def list_faults() -> tuple[list[str], list[str]]:
 
 
 def list_waiting_operations() -> dict[str, bool]:
-    """Return which operations make the host wait."""
+    """Return, by the name of an operation, whether it makes the host wait for the stand-in.
+
+    The host must wait for what needs a value from the device, such as the size of a result.
+    """
     import torch
 
     device = open_stand_in()

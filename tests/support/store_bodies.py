@@ -19,7 +19,7 @@ GOLDEN = Path(__file__).parents[1] / "golden" / "record_distilbert.json"
 
 
 def make_document(run_id: str, **changes: Any) -> dict[str, Any]:
-    """Return a record as a document with another id.
+    """Return ``GOLDEN``, a stored record of ``distilbert_sst2``, as a document with another id.
 
     Args:
         changes: new values by the path of their keys, joined by ``__``; ``figures``: values by

@@ -65,7 +65,7 @@ def make_busy_device(t_s: float, index: int, **facts: Any) -> dict[str, Any]:
     plain = {
         "index": index,
         "name": "Fake Accelerator 1",
-        "memory_used_bytes": (10 + index % 6 if trains else 1) * GIB,  # below the total of 16
+        "memory_used_bytes": (10 + index % 6 if trains else 1) * GIB,  # at most 15 of 16
         "memory_total_bytes": 16 * GIB,
         "utilization_percent": 90.0 if trains else 0.0,
         "power_w": 400.0 if trains else 100.0,

@@ -84,7 +84,12 @@ SPREADS = {
 def make_batches(cardinalities: tuple[int, ...]) -> list[tuple[Tensor, Tensor, Tensor]]:
     """Return (numerical, labels, ids) of each global batch; the last one is short.
 
-    Shapes: (samples, NUMERICAL), (samples,) and (tables, samples).
+    There are ``STEPS`` batches of ``BATCH`` samples, but the last one has ``LAST``. Shapes:
+    (samples, ``NUMERICAL``), (samples,) and (tables, samples). All values are random, with the same
+    seed at each call; about 30% of the labels are 1.
+
+    Args:
+        cardinalities: rows of each table; an id is the number of a row.
     """
     generator = torch.Generator().manual_seed(SEED)
     batches = []
@@ -121,6 +126,8 @@ def train(
     """Take the steps; return what this rank has of them.
 
     Args:
+        spread: how the training is spread over ranks; the default is one rank.
+        group: process group of the ranks; None on one rank.
         sent: counts the bytes that this rank sends.
 
     Returns:
@@ -190,7 +197,13 @@ def train(
 def write_log(
     folder: Path, cardinalities: tuple[int, ...], splits: Mapping[str, tuple[Any, Any, Any]]
 ) -> FeatureSpec:
-    """Write numbers (rows, N), labels (rows,) and categories (tables, rows) of each split."""
+    """Write a data set of clicks into ``folder``; return what describes its files.
+
+    Args:
+        cardinalities: rows of each table, which is how many categories a feature has.
+        splits: by name, ``train`` among them, of each split the numerical features (rows, N), the
+            labels (rows,) and the categories (tables, rows).
+    """
     num_numerical = splits["train"][0].shape[1]
     spec = write_spec(folder, cardinalities, num_numerical=num_numerical)
     for split, (numerical, labels, categories) in splits.items():

@@ -148,6 +148,9 @@ def train_on_ranks(
     """Train a job for each of ``spreads`` on real ranks; return, by spread, all ranks' results.
 
     Args:
+        new_job: makes a rank's job from ``rank``, ``world_size`` and changes of the recipe.
+        place: an empty folder, by which the ranks meet.
+        ranks: how many processes train together.
         spreads: changes of the recipe that spread the training over ranks.
     """
     return list(zip(*call_on_ranks(ranks, place, train_rank, new_job, ranks, spreads), strict=True))

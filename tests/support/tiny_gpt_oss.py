@@ -29,7 +29,8 @@ def make_recipe(**changes: Any) -> GptOssRecipe:
 def new_job(*, rank: int = 0, world_size: int = 1, **changes: Any) -> GptOssJob:
     """Return the job of a rank on random tokens; ``changes``: of fields of the recipe.
 
-    ``SAMPLES``, 160, are trained in an epoch: on one rank 20 steps of 8.
+    ``SAMPLES``, 160, are trained in an epoch: on one rank 20 steps of 8. ``Split`` makes random
+    tokens of so many samples.
     """
     context = JobContext(
         recipe=make_recipe(**changes),

@@ -42,7 +42,10 @@ def new_model() -> nn.Module:
 
 
 def make_context(precision: Precision, *, world_size: int = 1) -> JobContext:
-    """Return the context of a job on rank 0, without data."""
+    """Return the context of a job on rank 0, without data, with fields of the recipe by default.
+
+    ``SyncDevice`` computes on the processor and ends each call with its work; its clock is fake.
+    """
     device: Any = SyncDevice(FakeClock())
     return JobContext(
         recipe=Recipe(precision=precision),

@@ -49,6 +49,7 @@ def measure(
     file = folder / "work.toml"
     file.write_text(work)
     command = [*(launcher or (sys.executable,)), str(PROGRAMS / program), *args]
+    # ``sample_every``: seconds between readings of the device, 0 for none.
     fields = {"device": "cpu", "sample_every": 0, "out": folder / "run"} | fields
     request = RunRequest.build(case="witnessed", witness=file, command=command, **fields)
     local.launch(resolve(request), StopRequest())

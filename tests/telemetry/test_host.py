@@ -24,6 +24,8 @@ def write_zone(root: Path, number: str, name: str, energy_uj: int | str) -> Path
 
     Args:
         number: of the zone; "0:1" is a part of zone 0.
+        name: what the zone counts, such as "package-0", a processor, or "dram", its memory.
+        energy_uj: what the counter shows, in microjoules.
     """
     # ``RANGE_UJ``: microjoules after which the counter starts anew.
     folder = root / "sys/class/powercap" / f"intel-rapl:{number}"
@@ -123,7 +125,7 @@ def test_each_power_reading_of_the_controller_is_reported_once(
     machine = HostReader(root=tmp_path)
     # ``rapl`` counts the energy of the processor, ``ipmi`` is the machine's controller.
     assert machine.sources == ["psutil", "rapl", "ipmi"]
-    machine.ask_controller()  # which takes long, so not with each reading
+    machine.ask_controller()  # runs ipmitool, which takes long, so not with each reading
     # ``nullcontext``: errors of a source are raised, not reported.
     readings = [machine.read(lambda _: nullcontext()) for _ in range(2)]
     assert [reading.get("power_w") for reading in readings] == [1206.0, None]

@@ -176,9 +176,11 @@ def test_hung_reading_is_not_started_again(
     go, calls = threading.Event(), []
 
     def wait_for_go() -> None:
+        """Note the call, and read the device for as long as the test wants, 600 s at most."""
         calls.append(1)
         assert go.wait(600)
 
+    # ``event_log`` gets an event when the reading hangs, by the time of the fake clock.
     background = BackgroundReading("monitor", wait_for_go, event_log, clock=clock)
     background.start()
     background.start()  # the first reading is still under way
@@ -191,10 +193,10 @@ def test_hung_reading_is_not_started_again(
     background.start()
     (event,) = read_events(tmp_path)
     assert event["kind"] == "hung"
-    assert not background.wait(0)
+    assert not background.wait(0)  # the reading is still under way
     go.set()
     assert background.wait(600)
-    assert calls == [1]
+    assert calls == [1]  # of four starts, one called it
 
 
 def test_sampler_starts_without_torch_and_pydantic() -> None:
@@ -249,7 +251,7 @@ def test_sampler_writes_a_complete_file(tmp_path: Path, monkeypatch: pytest.Monk
     # The interval is that of the plan. A CPU has no monitor, so no devices are read.
     (start,) = (event for event in events if event["event"] == "sampling")
     assert (start["interval_s"], start["monitor"], start["devices"]) == (0.5, None, [])
-    assert start["host_sources"][0] == "psutil"
+    assert start["host_sources"][0] == "psutil"  # of the use of the CPU and of memory
     hosts = [event for event in events if event["event"] == "host"]
     assert all(0 <= event.get("utilization_percent", 0) <= 100 for event in hosts)
     assert all(event["memory_used_bytes"] > 0 for event in hosts)

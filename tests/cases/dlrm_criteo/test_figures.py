@@ -75,7 +75,16 @@ def make_rank_events(
 
 
 def write_run_of(tmp_path: Path, *jobs: dict[str, Any], parts_ns: dict[str, int]) -> RunTimeline:
-    """Write and read a run with a rank for each of ``jobs``; rank r trains 3 + r samples a step."""
+    """Write and read a run with a rank for each of ``jobs``; rank r trains 3 + r samples a step.
+
+    Samples differ, so that a figure shows whether it counts those of all ranks.
+
+    Args:
+        tmp_path: gets the folder ``run`` with the events of the launch and of each rank.
+        jobs: of each rank, facts of the case's job, such as the bytes that a sample exchanges.
+        parts_ns: time of each part of the step, such as ``embedding``, by its name: nanoseconds in
+            the whole window of two steps, the same on all ranks.
+    """
     ranks = [
         make_rank_events(samples=3 + rank_number, job=job, parts_ns=parts_ns)
         for rank_number, job in enumerate(jobs)
