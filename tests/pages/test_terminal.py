@@ -220,6 +220,7 @@ def test_page_states_what_device_and_launcher_were_tested_on(lang, line):
 
 
 def test_memory_has_its_unit_and_its_total_if_known():
+    # The golden record used 33.4 GiB of the memory of a device, of 40.0 GiB in all (``mem_total``).
     lines = show_page(build_document([read_golden_record()])).splitlines()
     assert any(line.endswith("memory 33.4 of 40.0 GiB") for line in lines)
     figures = read_golden_record().figures
@@ -230,6 +231,8 @@ def test_memory_has_its_unit_and_its_total_if_known():
 
 
 def test_key_figures_of_a_case_follow_those_of_all_cases():
+    # ``overload`` is a figure that only this case has, so it comes after those of all cases but
+    # before the memory, which ends the line. The 33.4 GiB are the golden record's.
     overload = FigureSpec(
         name="overload",
         unit="x",
@@ -255,6 +258,8 @@ def test_sentences_about_charts_appear_only_with_charts():
 
 
 def test_summary_of_a_failed_run_has_cause_and_advice():
+    # The golden record's batch size is 96 (bs); gas is the number of micro-batches of a step. The
+    # first line, which is not looked at, names the case and its configuration.
     failure = message("exception", text="no memory left")
     cause = Cause(kind="oom", message=failure, rank=1, place="model_build")
     lines = list_first_lines([read_golden_record(status="oom", cause=cause)])
@@ -286,6 +291,8 @@ def test_summary_of_a_run_that_missed_its_target_says_so_once():
 
 
 def test_the_first_screen_of_a_failed_run_has_its_traceback_line_by_line():
+    # "\x1b[2J" would clear the terminal, so its first character is printed as an escape. A tab is
+    # printed as four spaces.
     lines = ['  File "job.py", line 7, in step', "\treturn x / y", "ZeroDivisionError: \x1b[2J"]
     failure = message("exception", text="division by zero")
     cause = Cause(kind="error", message=failure, rank=0, traceback="\n".join(lines) + "\n")
@@ -344,7 +351,7 @@ def test_figures_of_repeated_launches_are_their_means():
     assert row.startswith("geometric mean: ")
     text = to_markdown([build_document(many)])
     assert "| p_train | 500.0 |" in text
-    # Not those of a single launch.
+    # Not those of a single launch; "## Figures" is the heading of the table with the means.
     assert "p_train | 400.0" not in text.split("## Figures")[1]
 
 
@@ -373,6 +380,7 @@ def test_narrow_list_moves_columns_with_one_value_below_the_table():
     narrow = build_listing_table(listed, width=40)
     alike = "The same in all rows: world 1, device AMD EPYC, precision fp32"
     assert alike in " ".join(narrow.split())
+    # A path that is too long keeps its end, behind an asterisk.
     assert {"bs", "32", "*000032"} <= set(narrow.split())
     assert max(map(cell_len, narrow.splitlines())) <= 40
 

@@ -43,7 +43,12 @@ def _one_machine(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def resolve(tmp_path: Path) -> Any:
-    """Return a function that plans a run of ``case_word``, with ``assignments`` as KEY=VALUE."""
+    """Return a function that plans a run of a case.
+
+    Its arguments are the case, as a name or a case key, and fields of the request. Two of them are
+    not fields: ``assignments``, changes of the recipe as KEY=VALUE, and ``remote``, what a launcher
+    knows of other machines. Without a device in the key or the fields, the run is on the CPU.
+    """
 
     def call(case_word: str = "toy", **fields: Any) -> plan.Plan:
         # As on the command line: ``name=value`` of the recipe, and ``case:recipe``.
@@ -155,6 +160,7 @@ def test_a_run_is_compared_with_a_standard_recipe(name: str, world: str, standar
 
 
 def find_recipe_world(name: str) -> str | None:
+    """Return nodes x ranks at the end of a recipe's name, such as "1x8"; None: it has none."""
     world = name.rpartition("-")[2]
     return world if "x" in world else None
 
@@ -405,6 +411,8 @@ def test_two_ranks_without_collectives_are_refused(
 
 
 def test_case_receives_the_memory_of_a_rank(resolve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    # ``data`` is the toy case's module for its data. It has no check of the memory (``check_fit``),
+    # so that this one is added (``raising=False``).
     def refuse(folder: Path, recipe: Recipe, world_size: int, memory: RankMemory) -> None:
         calls.append((world_size, memory))
         if memory.rank_bytes < 40:  # of 64 bytes, one rank gets 64, each of two ranks 32
@@ -494,7 +502,8 @@ def test_forced_expert_balance_is_labelled_and_not_to_be_quoted(resolve: Any) ->
     bound = resolve("gpt_oss_20b", assignments=["routing=balanced", "target=none"])
     assert "balanced-bound" in bound.labels
     assert "balanced-bound" not in resolve("gpt_oss_20b").labels
-    # Only the attributes of a measurement that the grade of trust reads.
+    # Only the attributes of a measurement that the grade of trust reads. ``matmul_swing``: how much
+    # a rank's speed changed while it was measured before training; 0: it was steady.
     measured: Any = SimpleNamespace(
         labels=["balanced-bound"], ranks=[SimpleNamespace(matmul_swing=0.0)]
     )
@@ -536,10 +545,13 @@ def test_every_repeat_is_a_launch_with_its_own_folder(resolve: Any) -> None:
 def test_changed_hyperparameters_are_written_as_on_the_founding_pages(
     values: dict[str, Any], text: str
 ) -> None:
+    # ``values``: changed fields of a recipe. The pages of results that this program began with
+    # print such changes with short names, and numbers without an exponent.
     assert recipes.format_fix_hp(values) == text
 
 
 def test_a_plan_refuses_unknown_keys(resolve: Any, tmp_path: Path) -> None:
+    # No field of a plan is called "surprise".
     document = json.loads(resolve().model_dump_json())
     (tmp_path / plan.PLAN_FILE).write_text(json.dumps(document | {"surprise": 1}))
     with pytest.raises(ValueError, match="surprise"):

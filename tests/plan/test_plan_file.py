@@ -46,6 +46,7 @@ runs:
 
 
 def parse_file(path: Path, **options: Any) -> PlanFile:
+    """Read a plan file as ``trainmark run FILE`` does, with these options of the command."""
     return read_plan_file(RunRequest(case=str(path), **options))
 
 

@@ -24,6 +24,7 @@ precision = "fp32"
 
 
 def write(tmp_path, text):
+    """Write a file of published results and return its path."""
     path = tmp_path / "reference.toml"
     path.write_text(text, encoding="utf-8")
     return path

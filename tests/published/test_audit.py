@@ -33,10 +33,12 @@ def make_subject(figures: dict[str, float], **row_fields: Any) -> subject.AuditS
 
 
 def audit_reference(case: str) -> list[Finding]:
+    """Return the findings in the published results that are shipped with a case."""
     return audit([views.view_row(row) for row in select_results([f"reference:{case}"]).rows])
 
 
 def list_argument_values(findings: list[Finding], code: str, name: str) -> list[Any]:
+    """Return an argument of the messages with this code, such as ``share``, in their order."""
     return [finding.message.args[name] for finding in findings if finding.message.code == code]
 
 
@@ -227,6 +229,8 @@ def test_workloads_have_source_and_unique_name() -> None:
 
 @pytest.mark.parametrize(("page", "lang"), [("audit.md", "en"), ("audit.zh.md", "zh")])
 def test_page_lists_all_rules(page: str, lang: str) -> None:
+    # The page has a table with a line for each rule: its name, the severities of its findings, and
+    # a sentence on what it checks.
     lines = (DOCS / page).read_text(encoding="utf-8").splitlines()
     for name, rule in RULES.items():
         checks = render(message(f"audit_rule.{name}"), lang)
@@ -234,6 +238,8 @@ def test_page_lists_all_rules(page: str, lang: str) -> None:
 
 
 def test_both_pages_of_published_results_have_the_same_findings() -> None:
+    # A finding is a line of a table, whose first cell is a link to the published page. Both pages
+    # together would also be equal if nothing were found in them, so more than 20 are expected.
     findings = [
         [
             line.split(" | ")[:4]  # the columns that are the same in both languages

@@ -12,6 +12,7 @@ GIB = 1024**3
 
 
 def make_column(header):
+    """Return what a column is, as its header says: a figure and its unit, a setting and so on."""
     return read_header(header)
 
 

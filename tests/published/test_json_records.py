@@ -31,7 +31,8 @@ def test_record_is_a_row_of_its_line(import_text):
 
 
 def test_failed_job_has_no_figure(import_text):
-    # The public tool prints 0 as the result of a failed job.
+    # ``INDEX`` is a record of the public tool, of a job with a result and without a loss. Of a
+    # failed job the tool prints 0 as the result.
     failed = INDEX | {"FINAL_RESULT": 0.0, "JOB_FAIL_FLAG": 1, "LOSS_RESULT": 2.5}
     (row,) = import_text(IndexRecord(**failed).to_json(), "file.json").rows
     assert [note.code for note in row.notes] == ["run_not_successful"]
@@ -42,6 +43,8 @@ def test_failed_job_has_no_figure(import_text):
 
 
 def test_failed_job_has_no_memory(import_text):
+    # ``INDEX`` is a record of the public tool. With the ``index`` 2 its result is a memory; 0 of a
+    # failed job is none.
     failed = INDEX | {"index": 2, "UNIT": "MiB", "FINAL_RESULT": 0.0, "JOB_FAIL_FLAG": 1}
     # ``LOSS_RESULT`` is a figure that the row has, so that the row is read.
     imported = import_text(json.dumps(failed | {"LOSS_RESULT": 2.5}), "file.json")
@@ -50,6 +53,8 @@ def test_failed_job_has_no_memory(import_text):
 
 
 def test_each_record_of_a_list_has_its_own_text(import_text):
+    # ``INDEX`` is a record of the public tool. The third record has a key that such records do not
+    # have, so it is not read; its text is kept all the same.
     records = [INDEX, INDEX | {"gpu_num": 8}, INDEX | {"other": 1}]
     imported = import_text(json.dumps(records), "file.json")
     texts = [entry.raw for entry in (*imported.rows, *imported.unread)]

@@ -78,12 +78,16 @@ def test_world_of_columns_is_compared_with_label(label, columns, device, world, 
 
 
 def test_short_device_name_gives_device_and_vendor():
+    # Cells of published pages: a vendor and its device, a vendor without a device ("/"), and a
+    # device alone. What is in brackets, here the memory of 8 devices, is left out.
     assert labels.split_vendor("nvidia A100 (80G * 8) and (40G * 8)") == ("A100", "nvidia")
     assert labels.split_vendor("cambricon /") == (None, "cambricon")
     assert labels.split_vendor("R300") == ("R300", None)
 
 
 def test_changed_hyperparameters_are_read():
+    # As published pages print changed settings. The names are kept as printed; 数据精度 means
+    # "precision of the data".
     assert labels.read_changes("bs=96,lr=0.00015") == {"bs": "96", "lr": "0.00015"}
     assert labels.read_changes("数据精度=fp16, local_batchsize=4") == {
         "数据精度": "fp16",

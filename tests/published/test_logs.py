@@ -13,7 +13,15 @@ from trainmark.published.audit.views import view_row
 
 
 def format_perflog(event, time_ms=0, value=None, rank=0, **fields):
-    """Return a line of a PerfLog event; ``fields`` replace parts of the event."""
+    """Return a line of an event in the form PerfLog.
+
+    Args:
+        event: its name, such as ``STEP_END``.
+        time_ms: when it happened.
+        value: what it reports, such as totals by name.
+        rank: the rank that printed it.
+        fields: other keys of the event, or replacements of those above.
+    """
     metadata = {"file": "run.py", "lineno": 1, "time_ms": time_ms, "rank": rank}
     return (
         f"[PerfLog] {json.dumps({'event': event, 'value': value, 'metadata': metadata} | fields)}\n"
@@ -21,7 +29,14 @@ def format_perflog(event, time_ms=0, value=None, rank=0, **fields):
 
 
 def format_mllog(key, value=None, time_ms=0, **metadata):
-    """Return a line of an event in MLPerf's form."""
+    """Return a line of an event in MLPerf's form.
+
+    Args:
+        key: the name of the event, such as ``run_start``.
+        value: what it reports; None: nothing.
+        time_ms: when it happened.
+        metadata: further facts, such as a count of samples or the status at a run's end.
+    """
     event = {"key": key, "value": value, "time_ms": time_ms, "metadata": metadata}
     return f":::MLLOG {json.dumps(event)}\n"
 
@@ -101,6 +116,8 @@ def test_case_key_gives_case_device_framework_and_ranks(import_text):
 
 
 def test_totals_that_are_no_numbers_are_listed(import_text):
+    # ``FINISHED`` is the event at the end of a run, with its totals: here a time of 1 s and one
+    # that is a word.
     imported_rows = import_text(
         format_perflog("FINISHED", value={"e2e_time": "soon", "train_time": 1.0})
     )
@@ -196,6 +213,7 @@ def test_each_run_in_a_log_is_a_row(import_text):
 
 
 def test_malformed_events_are_listed_once_with_their_number(import_text):
+    # Three lines that begin as an event but are no JSON, then the totals of a run (``TOTALS``).
     imported_rows = import_text(
         "[PerfLog] {broken\n" * 3 + format_perflog("FINISHED", value=TOTALS)
     )
@@ -229,6 +247,7 @@ OURS = (GOLDEN / "export_mlperf.txt").read_text(encoding="utf-8")
 
 
 def list_notes(row):
+    """Return the codes of what is noted about a row, such as that its run was aborted."""
     return [note.code for note in row.notes]
 
 
@@ -313,24 +332,29 @@ def change_events(text, change):
 
 
 def double_samples(event):
+    """State twice as many samples; an event that counts none states 0."""
     event["metadata"]["samples_count"] = 2 * event["metadata"].get("samples_count", 0)
 
 
 def double_samples_of_blocks(event):
+    """State twice as many samples at the end of each block of steps."""
     if event["key"] == "block_stop":
         double_samples(event)
 
 
 def double_batch(event):
+    """State a global batch of twice the size."""
     if event["key"] == "global_batch_size":
         event["value"] *= 2
 
 
 def halve_times(event):
+    """Halve the time of an event since the begin of the log, which is at 10**12 ms."""
     event["time_ms"] = 10**12 + (event["time_ms"] - 10**12) // 2
 
 
 def shorten_blocks(event):
+    """End each block of steps a minute earlier."""
     if event["key"] == "block_stop":
         event["time_ms"] -= 60_000
 

@@ -29,6 +29,12 @@ FACTS = """\
 
 
 def read(text, **facts):
+    """Return what is read of a page: rows of results, and places that could not be read, in order.
+
+    Args:
+        text: of the page.
+        facts: what is known of all its rows, such as the vendor.
+    """
     return list(files.read_page(text, Page(file="page.md", form="flagperf", **facts)))
 
 
@@ -129,6 +135,8 @@ def test_unreadable_cell_is_listed_and_its_row_kept():
 
 
 def test_other_tables_and_pages_without_results_are_listed():
+    # Neither header is that of a figure. So both the table and the page, which has only this table,
+    # are listed.
     table, page = read("| name | size |\n|---|---|\n| a | 1 |\n")
     assert (table.kind, table.line, table.reason.code) == ("table", 1, "table_without_results")
     assert (page.kind, page.reason.code, page.reason.args) == (
@@ -216,6 +224,8 @@ def test_path_of_a_page_gives_model_and_vendor(tmp_path):
     ],
 )
 def test_hostile_files_are_listed(tmp_path, name, content, code):
+    # Bytes that are no text, a file above the limit, and an image, of which neither the ending nor
+    # the content is known.
     path = tmp_path / name
     path.write_bytes(content)
     imported_rows = files.read_files([path])
