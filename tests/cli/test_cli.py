@@ -412,7 +412,8 @@ def test_closed_pipe_exits_with_1_without_a_traceback(tmp_path):
 def leave_runs(tmp_path):
     """Return a function that writes the record of a toy run, newer than those before it."""
     golden_record = record.read_record(GOLDEN / "record_toy.json")
-    times_s = itertools.count(1_000_000_001)  # of the last changes of the files
+    # Of the last changes of the files, in seconds since 1970: any times in the past.
+    times_s = itertools.count(1_000_000_001)
 
     def write_toy_record(place, index=1, count=1, **recipe):
         """Write a record to ``runs/place``, as launch ``index`` of ``count`` of a series.
@@ -506,7 +507,8 @@ def test_results_without_runs_or_of_an_unknown_key_are_one_clear_error(cli, leav
     ],
 )
 def test_each_check_of_a_case_is_described(cli, lang, first, last, monkeypatch):
-    # ``CHECKS``: the names of the eight checks of a case. All passed, without runs.
+    # ``CHECKS``: the names of the eight checks of a case. All passed, without runs. The Chinese
+    # texts are "formula" and "8 items"; ``first`` may be anywhere, ``last`` is in the last line.
     report = CaseReport([CaseCheck(name) for name in CHECKS], {})
     monkeypatch.setattr("trainmark.conformance.case_check.check_case", lambda *_, **__: report)
     code, out, _ = cli("check", "toy", "--lang", lang)
@@ -517,6 +519,7 @@ def test_each_check_of_a_case_is_described(cli, lang, first, last, monkeypatch):
 
 @pytest.mark.parametrize("words", [("bs=4",), ("--device", "cpu")])
 def test_settings_of_a_run_are_refused_for_a_new_case(cli, words):
+    # Without ``words`` the command writes a template of the case "points" into the folder "mine".
     code, _, err = cli("check", "points", *words, "--new", "mine")
     assert (code, "--new only writes a template" in err) == (2, True)
     assert not Path("mine").exists()

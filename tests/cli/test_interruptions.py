@@ -95,7 +95,8 @@ def test_signal_during_a_run_gives_no_traceback(run_interrupted, signal_name):
     # signal: this call counts the events.
     _, _, events = run_interrupted(signal_name, 0, "run", "toy", "--device", "cpu")
     assert events > 6000  # so the moments below exist
-    # Often while it starts, then less often. In the last quarter, the end of the run, a signal may
+    # Often while it starts, then less often; 211 and 997 are any distances between the moments that
+    # leave few enough of them. In the last quarter, the end of the run, a signal may
     # come too late to matter.
     for moment in chain(range(1, 3000, 211), range(3000, events * 3 // 4, 997)):
         code, lines, _ = run_interrupted(signal_name, moment, "run", "toy", "--device", "cpu")

@@ -68,7 +68,8 @@ def terminal(
 ) -> Callable[..., str]:
     """Return a function that calls a verb on a terminal, in a folder with runs and a page.
 
-    Its first argument is the width in columns; it returns what the verb prints.
+    Its first argument is the width in columns; it returns what the verb prints. The page
+    (``PAGE``) is a table of results for ``import``, and ``PLAN`` a file of four settings to run.
     """
     # Take records as they are written: they have no events.
     monkeypatch.setattr("trainmark.results.selection.check_record", lambda record, _: record)
@@ -87,7 +88,8 @@ def terminal(
     # They redirect the real stdout, which is not that of the test.
     for verb in ("doctor", "ceilings"):
         monkeypatch.setattr(f"trainmark.cli.{verb}.redirect_to_stderr", nullcontext)
-    # Series of several batch sizes; those of b and d are the same work.
+    # Series of five launches each, by their rates, with several batch sizes; those of b and d are
+    # the same work.
     series_by_name: dict[str, list[Record]] = {
         name: make_series(name, [100.0, 101.0, 99.0, 100.5, 99.5], recipe={"micro_batch_size": bs})
         for name, bs in (("a", 96), ("b", 32), ("c", 8), ("d", 32))

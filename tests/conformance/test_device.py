@@ -79,7 +79,8 @@ class Reading:
         self.samples, self.closed = samples, False
 
     def read(self):
-        # The only sample may be an exception to raise.
+        # ``samples`` is the given reading, a sample of each device. An exception to raise may be
+        # given in their place.
         if isinstance(self.samples[0], Exception):
             raise self.samples[0]
         return self.samples

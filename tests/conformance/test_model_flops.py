@@ -34,7 +34,11 @@ def widen_distilbert(data: Any) -> Any:
 
 
 def widen_llama(data: Any) -> Any:
-    """Return the loaded data with a larger model, whose heads share keys and values."""
+    """Return the loaded data with a larger model, whose heads share keys and values.
+
+    The tiny model has 4 heads, so that two of them share one head of keys and values. The other
+    sizes are any, different from each other.
+    """
     sizes = {
         "hidden_size": 96,
         "intermediate_size": 200,

@@ -78,6 +78,7 @@ def test_every_recipe_resolves(
 ) -> None:
     case = cases.load(name)
     recipe = case.recipes[recipe_name]
+    # Any valid facts, in place of a check of real data, which is not here.
     facts = DataFacts(
         train_samples=1_000,
         eval_samples=100,

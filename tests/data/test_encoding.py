@@ -35,7 +35,8 @@ def test_workers_end_when_their_parent_is_killed(tmp_path):
         stdout=subprocess.PIPE,
         text=True,
     )
-    # ``PARENT`` prints the process ids of its workers and then waits. A descriptor of a process
+    # ``PARENT`` is a program that has two workers encode an endless corpus with the tokenizer. It
+    # prints their process ids and then waits. A descriptor of a process
     # becomes readable when the process ends.
     workers = [os.pidfd_open(int(pid)) for pid in parent.stdout.readline().split()]
     assert workers

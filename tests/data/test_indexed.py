@@ -22,7 +22,12 @@ GOLDEN_BIN = "0100 0200 ffff 0700"
 
 
 def write_data(prefix, documents, dtype=np.uint16):
-    """Write the pair of files for documents given as lists of tokens."""
+    """Write the pair of files (index and data) for documents given as lists of tokens.
+
+    Args:
+        prefix: the path of both files without their endings.
+        dtype: the type of a token in the data file.
+    """
     tokens = np.array([token for document in documents for token in document], np.int64)
     sizes = np.array([len(document) for document in documents], np.int32)
     write_pair(prefix, tokens, sizes, np.dtype(dtype))
@@ -52,7 +57,11 @@ def make_index_bytes(sizes, pointers, bounds, *, version=1, code=8, sequences=No
 
 @pytest.fixture
 def pair(tmp_path):
-    """Write an index and a data file of three documents; return their path without ending."""
+    """Write an index and a data file of three documents; return their path without ending.
+
+    The tokens are stored as uint16, of which 65,535 is the largest; one document is empty. A dot in
+    the name must not be taken for the beginning of an ending.
+    """
     write_data(tmp_path / "a.b_text_document", [[1, 2, 65_535], [], [7]])
     return tmp_path / "a.b_text_document"
 

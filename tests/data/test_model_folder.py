@@ -197,7 +197,12 @@ def make_expected_tensors(**changes: Any) -> ModelWeights:
 
 
 def make_stored_tensors(prefix: str = "", **changes: Any) -> list[StoredTensor]:
-    """Return tensors of one file with the shapes of ``SHAPES`` and changes; None removes one."""
+    """Return tensors of one file with the shapes of ``SHAPES`` and changes; None removes one.
+
+    Args:
+        prefix: what stands before the model's name of each weight in the file.
+        changes: by name of the weight, another shape; other names add tensors.
+    """
     shapes = {**SHAPES, **changes}
     return [
         StoredTensor(Path("file"), f"{prefix}{key}", shape)

@@ -218,6 +218,8 @@ RUNS: list[dict[str, Any]] = [
 @pytest.fixture(scope="module")
 def results_of_two_ranks(tmp_path_factory: pytest.TempPathFactory) -> list[list[dict[str, Any]]]:
     """Return for each run (a training with the changes in ``RUNS``) the results of two ranks."""
+    # ``train_rank`` trains each run on one rank and returns its results as a list in that order, so
+    # ``ranks`` has such a list for each rank; these are regrouped by run.
     ranks = call_on_ranks(2, tmp_path_factory.mktemp("ranks"), tiny_glm.train_rank, RUNS)
     return [list(pair) for pair in zip(*ranks, strict=True)]
 
@@ -226,7 +228,8 @@ def results_of_two_ranks(tmp_path_factory: pytest.TempPathFactory) -> list[list[
 def test_two_ranks_train_as_one_rank(results_of_two_ranks: Any, run: int) -> None:
     """``RUNS`` are changes of the small recipe: other micro-batches; ``run`` is the index of one.
 
-    The fixture has trained each run on two real ranks, and returns the results of both.
+    The fixture has trained each run on two real ranks, and returns the results of both: samples and
+    loss of each step, the score of the validation (``quality``) and the trained weights.
     """
     changes = RUNS[run]
     # One rank with twice the micro-batch has the same steps.

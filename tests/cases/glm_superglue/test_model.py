@@ -17,14 +17,21 @@ SHAPE = GlmShape(num_layers=3, hidden_size=32, num_heads=4, vocab_size=97, max_p
 
 
 def make_sequences(rows: int, length: int, *, seed: int = 0) -> list[torch.Tensor]:
-    """Return ids, positions and block positions, each (rows, length)."""
+    """Return random token ids, positions and block positions, each of shape (rows, length).
+
+    Both kinds of positions go from 0 to ``max_positions`` of ``SHAPE``, the small model.
+    """
     generator = torch.Generator().manual_seed(seed)
     upper_bounds = [SHAPE.vocab_size, SHAPE.max_positions + 1, SHAPE.max_positions + 1]
     return [torch.randint(0, bound, (rows, length), generator=generator) for bound in upper_bounds]
 
 
 def make_models(**switches: Any) -> tuple[Glm, PlainGlm]:
-    """Return our model and the plain reference with the same nonzero weights."""
+    """Return our model and the plain reference with the same nonzero weights.
+
+    Args:
+        switches: arguments of our model, such as ``dropout``; the reference never drops anything.
+    """
     our_model, plain = build_model(SHAPE, seed=4, **switches), PlainGlm(SHAPE, dropout=0.0).train()
     with torch.no_grad():
         for parameter in our_model.parameters():
@@ -84,7 +91,8 @@ def test_logits_loss_and_gradients_equal_the_originals(length: int, checkpointed
     for loss in losses:
         loss.backward()
     plain_gradients = {name: item.grad for name, item in plain.named_parameters()}
-    # Three tables of embeddings, the layers, and the last norm.
+    # Three tables of embeddings, the layers (weight and bias of two norms and four linear layers,
+    # which are 12 tensors), and the last norm's weight and bias.
     assert len(plain_gradients) == 3 + 12 * SHAPE.num_layers + 2
     for name, parameter in our_model.named_parameters():
         assert parameter.grad is not None

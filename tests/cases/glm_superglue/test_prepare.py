@@ -57,6 +57,10 @@ def test_a_download_becomes_a_folder_that_a_run_reads(raw):
 
 
 def test_checkpoint_is_prepared_with_the_data(raw, one_thread):
+    """``raw`` is a download, to which a checkpoint of the smallest model is added as ``blocklm``.
+
+    The prepared folder can then start a run from it (``init="pretrained"``).
+    """
     import torch
 
     from trainmark.cases.glm_superglue.case import GlmShape
@@ -70,7 +74,7 @@ def test_checkpoint_is_prepared_with_the_data(raw, one_thread):
         max_positions=TINY.seq_length,
     )
     checkpoint_folder = raw / "blocklm"
-    # The original's layout: a folder named by the iteration, and a file that names it.
+    # The original's layout: a folder named by the iteration, here 7, and a file that names it.
     (checkpoint_folder / "7").mkdir(parents=True)
     (checkpoint_folder / "latest_checkpointed_iteration.txt").write_text("7")
     weights = build_model(shape, seed=1).state_dict()
@@ -97,7 +101,10 @@ def break_first_line(raw):
     ],
 )
 def test_folder_that_is_not_a_download_is_refused(raw, damage, message):
-    """``damage`` removes or breaks a part of a valid download; nothing is then written."""
+    """``damage`` removes or breaks a part of a valid download; nothing is then written.
+
+    ``break_first_line`` replaces the training lines by a single one, without the key "passage".
+    """
     damage(raw)
     with pytest.raises(DataError, match=message):
         prepare(raw)

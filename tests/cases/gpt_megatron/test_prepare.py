@@ -222,7 +222,8 @@ class Stopping(Reporter):
     def __init__(self, stop_at):
         super().__init__(lambda _: None)
         self.reports_until_stop = stop_at
-        self.begun = []  # of each stage: its name, and the units that were done when it began
+        # Of each stage: its name, and the units that were done when it began. ``begin`` adds them.
+        self.begun = []
 
     def begin(self, stage, total, done=0):
         self.begun.append((stage, done))

@@ -146,6 +146,7 @@ def test_balanced_routing_gives_each_expert_the_same_number_of_tokens() -> None:
 
 
 def test_weights_are_drawn_as_megatron_draws_them() -> None:
+    # Wider than usual, so that the deviations of the drawn weights are precise enough.
     job = tiny_gpt_oss.new_job(hidden_size=256, ffn_size=256)
     drawn = dict(job.model.named_parameters())
     block = "library.model.layers.1."
@@ -301,6 +302,7 @@ def test_the_published_recipe_fits_eight_cards_of_80_gib() -> None:
     assert isinstance(recipe, GptOssRecipe)
     # On 8 ranks; the folder is not needed, as the recipe has all sizes.
     assert check_fit(Path(), recipe, world_size=8, memory=RankMemory(80 << 30)) < 80 << 30
+    # Half of it is too little.
     with pytest.raises(EnvironmentFault, match="a rank needs about"):
         check_fit(Path(), recipe, world_size=8, memory=RankMemory(40 << 30))
     # Three layers are few enough for a single card.

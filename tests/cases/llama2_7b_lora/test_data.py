@@ -81,7 +81,11 @@ def write_split(folder, kind, names=("train", "val")):
     ],
 )
 def test_every_file_format_gives_the_same_rows(tmp_path, kind, place, names):
-    """Both splits are found in files with ``names`` in the subfolder ``place``."""
+    """Both splits are found in files with ``names`` in the subfolder ``place``.
+
+    ``write_split`` writes two splits: the rows ``ROWS`` for training, ``VALIDATION_ROWS`` else.
+    ``FORMS`` are all names and places of files that the program accepts.
+    """
     write_split(tmp_path / place, kind, names)
     layout = find_layout(tmp_path, FORMS, DataError)
     train, validation = (read_dialogues(files) for files in layout.files.values())
@@ -230,6 +234,7 @@ def test_dialogues_that_fill_no_row_are_refused_with_a_smaller_length_as_fix(gen
     folder = tmp_path / "data"
     shutil.copytree(generated, folder)
     write_split(folder, "jsonl")  # two short dialogues
+    # Together they have fewer tokens than a row of 2,048; a row that is not full is dropped.
     recipe = dataclasses.replace(TINY, seq_length=2048, short_row="drop")
     with pytest.raises(DataError, match="do not fill one row") as caught:
         data.check(folder, recipe)
@@ -237,7 +242,8 @@ def test_dialogues_that_fill_no_row_are_refused_with_a_smaller_length_as_fix(gen
 
 
 def test_fix_of_a_too_long_first_line_names_the_smallest_length_that_works(generated):
-    # No first line of a legacy prompt has as few tokens as 4.
+    # "legacy" cuts the prompts of MMLU to ``seq_length`` tokens, as the published program does, but
+    # their first line, which names the subject, must remain. None has as few tokens as 4.
     legacy = dataclasses.replace(TINY, seq_length=4, mmlu_mode="legacy")
     with pytest.raises(DataError, match="the first line of") as caught:
         data.check(generated, legacy)
@@ -249,6 +255,8 @@ def test_fix_of_a_too_long_first_line_names_the_smallest_length_that_works(gener
 
 @pytest.mark.parametrize("change", [{"mmlu_mode": "off"}, {"init": "random"}])
 def test_fix_of_a_target_that_cannot_be_reached_names_recipe_fields(change):
+    # The recipe's target is a score on MMLU, which "off" does not compute and which a model with
+    # random weights cannot reach.
     recipe = dataclasses.replace(CASE.recipes["standard-1x1"], **change)
     with pytest.raises(UsageError, match="cannot be reached with") as caught:
         recipe.check(world_size=1)

@@ -164,6 +164,7 @@ def test_missing_choice_is_an_error(model, tokenizer, mmlu, monkeypatch):
     """A device that computes nothing may return any number as the place of the best choice."""
     # ``argmax`` finds the best of the four choices of each question; here it returns place 7.
     monkeypatch.setattr(torch.Tensor, "argmax", lambda scores, _: torch.full((len(scores),), 7))
+    # Both limits in tokens, of a prompt and of a forward pass, are large enough not to matter.
     plan = plan_scoring(tokenizer, mmlu, max_length=2048)
     with pytest.raises(ContradictionError) as raised:
         score_mmlu(model, mmlu, plan, batch_tokens=512)

@@ -50,6 +50,7 @@ def make_rows(split: str, seed: int) -> list[list[str]]:
 
     The columns of the four choices show how pandas reads them: whole numbers; whole numbers and
     fractions; words that pandas takes for missing cells; whole numbers and a missing cell.
+    The long texts exceed the limit of a prompt, 450 tokens, one for each character.
     """
     # The length is 3 or 4: any number that differs between "dev" and "test".
     rng = np.random.default_rng([seed, len(split)])

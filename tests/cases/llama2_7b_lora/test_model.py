@@ -69,7 +69,12 @@ def write_folder(
 
 
 def make_model(folder: Path | None = None, config: ModelConfig = TINY, **fields: Any) -> LlamaLora:
-    """Return a model whose adapters are not zero, with weights of ``folder`` or random ones."""
+    """Return a model whose adapters are not zero, as new ones are, so that they have an effect.
+
+    Args:
+        folder: has the frozen weights; None: they are random.
+        fields: of the recipe, with other values than its defaults; dropout is off.
+    """
     recipe = LlamaRecipe(**{"lora_dropout": 0.0, **fields})
     model = build_model(config, recipe, weights=folder, device=CpuDevice(threads=1))
     torch.manual_seed(9)
@@ -80,7 +85,10 @@ def make_model(folder: Path | None = None, config: ModelConfig = TINY, **fields:
 
 
 def make_token_rows(config: ModelConfig = TINY) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return ids and labels (2, 24); four tokens are not to be predicted."""
+    """Return ids and labels, each of 2 rows of 24 tokens, any small numbers.
+
+    Labels are the ids; four of the second row are ``IGNORED``, so they are not to be predicted.
+    """
     torch.manual_seed(11)
     ids = torch.randint(0, config.vocab_size, (2, 24))
     labels = ids.clone()
@@ -241,6 +249,7 @@ def test_a_recomputed_block_gives_the_same_gradients() -> None:
 def test_a_config_that_cannot_be_trained_is_refused(
     tmp_path: Path, changes: dict[str, Any], expected_error: str
 ) -> None:
+    # ``TINY.raw``: the keys of the tiny model's config.json; ``changes`` spoil one of them.
     (tmp_path / "config.json").write_text(json.dumps({**TINY.raw, **changes}))
     with pytest.raises(DataError, match=expected_error) as caught:
         read_config(tmp_path)
@@ -276,6 +285,7 @@ def test_key_of_another_model_is_refused(tmp_path: Path, changes: Any, what: str
 
 
 def test_invalid_hidden_size_gives_no_second_error_of_head_dim() -> None:
+    # ``TINY.raw``: the keys of the tiny model's config.json, whose 16 values a head are right.
     # ``head_dim`` cannot be compared with a size that is itself invalid.
     with pytest.raises(ValidationError) as caught:
         ModelConfig.model_validate({**TINY.raw, "head_dim": 16, "hidden_size": -1})
@@ -283,7 +293,8 @@ def test_invalid_hidden_size_gives_no_second_error_of_head_dim() -> None:
 
 
 def test_two_values_of_rope_theta_are_refused(tmp_path: Path) -> None:
-    # Older and newer versions of transformers write it at different keys.
+    # Older and newer versions of transformers write it at different keys. ``TINY.raw``: the keys of
+    # the tiny model's config.json, without faults.
     theta = {"rope_theta": 1e6, "rope_parameters": {"rope_type": "default", "rope_theta": 1e4}}
     (tmp_path / "config.json").write_text(json.dumps({**TINY.raw, **theta}))
     with pytest.raises(DataError, match="must equal rope_theta"):

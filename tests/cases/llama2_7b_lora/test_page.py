@@ -50,6 +50,7 @@ def make_record(
         }
     )
     job: dict[str, Any] = {
+        # The published 6,738,415,616 weights of Llama 2 7B and 4,194,304 of its adapters.
         "parameters": 6_742_609_920,
         "predicted_peak_bytes": 30 << 30,
         "parallel": {"data": nproc, "fsdp": nproc > 1},

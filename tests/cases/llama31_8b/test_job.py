@@ -53,6 +53,7 @@ def test_loss_equals_that_of_transformers() -> None:
 
 
 def test_weights_are_drawn_as_the_reference_draws_them() -> None:
+    # Wider than usual, so that the deviations of the drawn weights are precise enough.
     job = tiny_llama31.new_job(hidden_size=256, ffn_size=512)
     drawn = dict(job.model.named_parameters())
     block = "library.model.layers.1."
@@ -185,7 +186,8 @@ def test_each_tensor_parallel_rank_has_the_whole_input_of_the_head() -> None:
     recipe = tiny_llama31.make_recipe(**changes)
     divided = tiny_llama31.make_recipe(**changes, sequence_parallel=True)
     tokens = recipe.micro_batch_size * recipe.seq_length
-    stream = 4 * tokens * recipe.hidden_size  # 4 bytes a float32
+    # Bytes of the activations between two blocks, of a micro-batch; 4 bytes a float32.
+    stream = 4 * tokens * recipe.hidden_size
     # With a divided sequence a rank has half of the two inputs of the last norm, but all of the
     # head's input, of its gradient and of its copy in bf16.
     saved = _predict_head_bytes(recipe, stream) - _predict_head_bytes(divided, stream // 2)
@@ -249,6 +251,7 @@ def test_mfu_is_reported_by_both_published_attention_formulas() -> None:
 
 @pytest.mark.parametrize("activations", ["selective", "full"])
 def test_recomputing_changes_no_loss(activations: str) -> None:
+    # Activations are computed again in the backward pass: some of each block, or all.
     plain = train(tiny_llama31.new_job())
     training = train(tiny_llama31.new_job(checkpoint_activations=activations))
     assert training["losses"] == pytest.approx(plain["losses"], abs=1e-6)
@@ -352,7 +355,7 @@ def test_distributed_model_trains_as_on_one_rank(tmp_path: Path, ranks: int) -> 
         ({"num_kv_heads": 3}, 1),  # 32 heads
         ({"tensor_parallel": 16}, 16),  # 8 heads of keys and values
         ({"tensor_parallel": 2}, 3),  # the number of ranks
-        ({"tensor_parallel": 2, "sequence_parallel": True, "seq_length": 8191}, 2),
+        ({"tensor_parallel": 2, "sequence_parallel": True, "seq_length": 8191}, 2),  # an odd length
     ],
 )
 def test_shapes_that_do_not_divide_are_refused(changes: dict[str, Any], ranks: int) -> None:
