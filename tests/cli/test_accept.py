@@ -313,3 +313,32 @@ def test_options_that_do_not_fit_are_refused(cli, args: tuple[str, ...], where: 
 
     assert code == 2
     assert where in err
+
+
+@pytest.mark.parametrize(
+    ("nproc", "phases", "expected_fix"),
+    [
+        ("2", "pairs", "use --phases devices,nodes, or measure"),
+        ("2", "devices,pairs", "remove pairs from --phases, or measure"),
+        ("1", "pairs", "use --phases devices,nodes, or measure"),
+    ],
+)
+def test_pairs_of_fewer_than_three_devices_are_refused_before_anything_is_written(
+    cli, tmp_path: Path, nproc: str, phases: str, expected_fix: str
+) -> None:
+    # Two devices form a single pair, which is compared with no other.
+    out = tmp_path / "out"
+    args = ("accept", "toy", "--device", "cpu", "--nproc", nproc, "--out", str(out))
+
+    code, printed, error = cli(*args, "--phases", phases)
+
+    assert (code, printed) == (2, "")
+    assert f"the pairs phase cannot run on {nproc} device" in error
+    assert f"{expected_fix} at least 3 devices" in error
+    assert not out.exists()
+    dry_code, _, dry_error = cli(*args, "--phases", phases, "--dry-run")
+    assert (dry_code, dry_error) == (code, error)
+    # The default phases contain pairs, too, which are then left out.
+    code, printed, _ = cli(*args, "--dry-run", "--json")
+    assert code == 0
+    assert [phase["phase"] for phase in json.loads(printed)["phases"]] == ["devices", "nodes"]

@@ -12,6 +12,7 @@ from trainmark.acceptance.conclusion import conclude_devices
 from trainmark.acceptance.evidence import Evidence, EvidenceWriter, Left
 from trainmark.acceptance.folder import choose_folder, open_folder, resolve_plans, save_request
 from trainmark.acceptance.node_session import (
+    MIN_DEVICES_FOR_PAIRS,
     Acceptance,
     NodeSession,
     Round,
@@ -74,6 +75,9 @@ def plan_acceptance(
         )
     vendor = devices.choose_vendor(request.device)
     nproc = request.nproc or vendor.count()
+    # The default phases contain `pairs`, too, which is then left out.
+    if request.phases is not None and "pairs" in request.chosen_phases:
+        _refuse_few_devices_for_pairs(request, nproc)
     node = make_node_name(socket.gethostname())
     # Nodes of a team, and devices of each: all devices, a pair, and a single one. With one or two
     # devices some of these are the same size, which `resolve_plans` plans once.
@@ -87,6 +91,28 @@ def plan_acceptance(
         device_names=list_device_names(node, vendor, nproc),
     )
     return acceptance, plans
+
+
+def _refuse_few_devices_for_pairs(request: AcceptRequest, num_devices: int) -> None:
+    """Refuse the phase of pairs on a machine whose devices do not form several pairs.
+
+    Raises:
+        UsageError: there are fewer than ``MIN_DEVICES_FOR_PAIRS`` devices.
+    """
+    if num_devices >= MIN_DEVICES_FOR_PAIRS:
+        return
+    other_phases = [phase for phase in request.chosen_phases if phase != "pairs"]
+    fix = "remove pairs from --phases" if other_phases else "use --phases devices,nodes"
+    raise UsageError(
+        f"the pairs phase cannot run on {num_devices} device{'' if num_devices == 1 else 's'}",
+        where="--phases",
+        rule=(
+            f"on a single machine, the pairs phase needs at least {MIN_DEVICES_FOR_PAIRS} devices, "
+            "because it compares pairs with each other; the nodes phase measures all devices "
+            "together"
+        ),
+        fix=f"{fix}, or measure at least {MIN_DEVICES_FOR_PAIRS} devices",
+    )
 
 
 @contextmanager

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
 CONTROL_STEPS = 6  # of a training that is done twice and compared bit by bit
 WINDOWS = 10  # timed pieces of a training
+MIN_DEVICES_FOR_PAIRS = 3  # of one machine; two form one pair, which is compared with no other
 
 
 class StopSource(Protocol):
@@ -106,7 +107,8 @@ class Acceptance:
             rounds += self._repeat_round("nodes", [tuple(range(num_devices))], repeats)
         # Of two devices, the only pair is the node itself, which the phase `nodes` measures. By a
         # single pair no link could be judged either.
-        if "pairs" in phases and num_devices > 2 and self.num_nodes == 1:
+        has_pairs = num_devices >= MIN_DEVICES_FOR_PAIRS and self.num_nodes == 1
+        if "pairs" in phases and has_pairs:
             # None: the user did not choose the number.
             num_rounds = self.request.rounds or choose_num_rounds(num_devices)
             rounds += [
