@@ -57,7 +57,10 @@ def edit_record(document: dict[str, Any], changes: dict[str, Any]) -> Record | N
 
 @pytest.fixture(scope="module")
 def real_records(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, dict[str, Any]]]:
-    """Return records of real runs: GPT without and with a peak, and a toy with changed fields."""
+    """Return records of real runs: GPT without and with a peak, and a toy with changed fields.
+
+    The peak is the rate of the device in TFLOP/s, as a user may give it; any number does.
+    """
     threads = torch.get_num_threads()
     few_steps = {"max_steps": "4", "warmup_steps": "1", "target_value": "none"}
     changed = {
@@ -66,6 +69,7 @@ def real_records(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str,
         "max_epochs": "2",
         "target_value": "none",
     }
+    # By name: the case, changed fields of its recipe, and further settings of the run.
     requests: dict[str, tuple[str, dict[str, str], dict[str, Any]]] = {
         "gpt": ("gpt_megatron", few_steps, {}),
         "peak": ("gpt_megatron", few_steps, {"peak_tflops": 2.0}),

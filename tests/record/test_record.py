@@ -50,7 +50,12 @@ def _fake_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def run_dir(tmp_path: Path) -> Path:
-    """Return a finished run of the toy case, whose devices were not sampled."""
+    """Return a finished run of the toy case, whose devices were not sampled.
+
+    It has the plan of the toy case and the event files of a launcher and of one rank, no record.
+    """
+    # ``S`` is a second in nanoseconds. The command line is copied into the record; its folder is
+    # any. ``sample_every_s`` of 0.0: the devices are never read.
     folder = write_run(
         tmp_path / "run",
         [
@@ -96,6 +101,7 @@ def test_record_satisfies_the_schema(run_dir: Path) -> None:
     schema = json.loads(record.describe_schema())
     jsonschema.validate(document, schema)
     with pytest.raises(jsonschema.ValidationError):
+        # A key that is not in the schema.
         jsonschema.validate(document | {"surprise": 1}, schema)
 
 

@@ -33,11 +33,14 @@ class Difference(NamedTuple):
 def make_replay(
     difference: Difference | None = None, *, first_step: int = 4, control: str | None = None
 ) -> dict[str, Any]:
-    """Return the event of repeats of 4 steps that took 3 s.
+    """Return the event of a rank that trained a window of 4 steps again, which took 3 s.
 
     Args:
-        difference: None: all repeats were equal.
-        control: what two more repeats showed; None: what follows from ``difference``.
+        difference: where the repeat first differed from the window; None: they were equal.
+        first_step: the first of the 4 steps.
+        control: what two more repeats showed, which follow a difference: whether they were equal
+            (``deterministic``) or not (``not_deterministic``). ``not_needed``: there were none.
+            None: ``deterministic`` if there is a difference, else ``not_needed``.
     """
     place = None if difference is None else difference._asdict()
     kind = control or ("not_needed" if place is None else "deterministic")
@@ -66,6 +69,7 @@ def measure_replays(tmp_path: Path) -> Any:
         The steps of a repeat need not be those of the window: nothing compares them.
 
         Args:
+            ranks: for each rank a list of what ``make_replay`` returns.
             replay_every: the recipe's ``replay_every_windows``; None: no window is to be repeated.
             nproc: ranks of each node.
         """

@@ -35,6 +35,8 @@ def make_lines(**readings: Any) -> list[dict[str, Any]]:
     Args:
         readings: further readings of the devices, whose clocks are not lowered.
     """
+    # ``TIMES_S`` are 11 times of the run, from 0 to 12 s. The host's readings are any; its memory
+    # is 16 GiB in bytes. 0 and 1 are the indexes of the devices.
     usual = {"throttle_reasons": []}
     host_lines = [
         make_host_line(t_s, utilization_percent=25.0, memory_used_bytes=2**34) for t_s in TIMES_S

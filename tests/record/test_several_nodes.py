@@ -64,7 +64,11 @@ def write_node(
 ) -> None:
     """Write the files of a node; a lost node has no end and fewer measured steps.
 
+    ``S`` is a second in nanoseconds, ``TICK`` an eighth of it, and ``UNIX`` the calendar's time of
+    the launch. A step has 64 samples of each of the three ranks, together 192.
+
     Args:
+        number: of the node, and of its rank.
         machine: its environment.
         skew_s: how much its wall clock is ahead.
         device: name of its device.

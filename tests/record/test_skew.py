@@ -26,7 +26,15 @@ def find_skew(tmp_path: Path) -> Any:
     def call(
         *ranks: tuple[int, int], steps: int = 100, nproc: int = 2
     ) -> list[tuple[str, dict[str, Any]]]:
-        """Return the findings for ranks with these milliseconds per step and of waiting in it."""
+        """Return the findings for ranks with these milliseconds per step and of waiting in it.
+
+        A finding is its code and its arguments by name. A step has 4 samples; any number does.
+
+        Args:
+            ranks: milliseconds of a step, and how many of them the rank waits for data.
+            steps: how many each rank takes, all of the same time.
+            nproc: ranks of each node.
+        """
         events = [
             [
                 make_window(
@@ -48,7 +56,13 @@ def find_skew(tmp_path: Path) -> Any:
 
 
 def list_slow_ranks(run_dir: Path, ranks: int, nproc: int) -> list[Message]:
-    """Return the findings on slow ranks."""
+    """Return the findings on slow ranks.
+
+    Args:
+        run_dir: folder of the run.
+        ranks: how many it has.
+        nproc: how many of them are on each node.
+    """
     measurement = measure(read_run(run_dir, ranks), nproc=nproc)
     all_findings = findings.find_in_measurement(measurement, {})
     return [finding for finding in all_findings if finding.code in {"slow_rank", "slow_data"}]

@@ -35,8 +35,10 @@ def grade_single_launch(
     """Return grade and codes of a single launch, which by default is sound.
 
     Args:
-        swing: relative change of the matmul rate while it was measured; None: not measured.
-        cv: coefficient of variation of the step times, in percent.
+        labels: of the run's plan.
+        swing: relative change of the matmul rate while it was measured; None: not measured. The
+            default is the largest that is sound.
+        cv: coefficient of variation of the step times, in percent; the default as for ``swing``.
     """
     measurement = Measurement.from_record(read_golden_record())
     plan = measurement.plan.model_copy(update={"labels": list(labels)})
@@ -53,7 +55,7 @@ def grade_single_launch(
 def read_grade(trust: Trust) -> tuple[str, list[str]]:
     """Return the grade and the codes of its reasons without that of too few launches.
 
-    It is the last reason of every launch that is alone.
+    Every launch that is alone has that reason, as its last one.
     """
     codes = [reason.code for reason in trust.reasons]
     if codes and codes[-1] == "trust_few_launches":

@@ -182,6 +182,8 @@ def test_a_record_alone_is_not_to_be_quoted_but_no_failure(
 
 
 def test_difference_from_another_version_is_no_contradiction(run_dir: Path) -> None:
+    # The evidence of the run gives a throughput ``p_train`` of 256. ``list_disagreements`` compares
+    # the record with it. 9.9.0 is any version but the installed one.
     edit_json(run_dir / "record.json", "suite", "version", value="9.9.0")
     assert list_disagreements(run_dir) == []
     edit_json(run_dir / "record.json", "figures", "p_train", "value", value=257.0)
@@ -264,6 +266,7 @@ def test_lists_of_different_length_show_their_lengths_unless_they_are_short(run_
     ],
 )
 def test_cut_texts_show_their_difference(text: str, other: str) -> None:
+    # Both texts are cut to 80 characters, and get an ellipsis at each end that was cut off.
     cut, cut_other = cut_around_difference(text, other, 80)
     assert cut != cut_other
     assert max(len(cut), len(cut_other)) <= 80 + len("……")
@@ -282,7 +285,8 @@ def test_numbers_that_differ_in_the_last_digits_are_shown_in_full(run_dir: Path)
 
 def test_a_refuted_record_has_no_result_for_collections(run_dir: Path) -> None:
     sound = record.read_record(run_dir)
-    # Only a case with a mission has entries in collections.
+    # Only a case with a mission has entries in collections. The mission names the case there: its
+    # field of research, model, Chinese title and the number of its field. All are any.
     about = sound.plan.about.model_copy(update={"mission": Mission("nlp", "toy", "语言模型", 1)})
     sound = replace_plan_fields(sound, about=about)
     # The two entries are those of speed and of memory; a flag of 1 says that the run failed.

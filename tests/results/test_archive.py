@@ -137,6 +137,7 @@ def test_invalid_manifest_is_refused(bundle_path: Path, manifest: dict[str, Any]
 
 
 def test_bundle_above_the_size_limit_is_refused(bundle_path: Path, tmp_path: Path) -> None:
+    # The files of the bundle have more than 1000 bytes, the limit that is set here.
     with pytest.raises(archive.BundleError, match="at most 1,000") as refused:
         archive.unpack(bundle_path, tmp_path / "none", max_bytes=1000)
     assert refused.value.exit_code == 2

@@ -150,6 +150,8 @@ def test_damaged_record_among_judged_runs_is_a_failed_judgement(
 def test_bundle_with_a_damaged_record_is_not_written(
     run_dir: Path, run_with_damaged_record: Path, tmp_path: Path, cli: Callable[..., Any]
 ) -> None:
+    # The folder has a valid run and one whose record is cut off. ``cli`` runs the program with
+    # these words; it returns exit code, stdout and stderr.
     file = tmp_path / "all.trainmark.zip"
     code, _, err = cli("bundle", run_dir.parent, "-o", file)
     assert code == 2
@@ -160,6 +162,8 @@ def test_bundle_with_a_damaged_record_is_not_written(
 def test_damaged_records_alone_are_an_error(
     run_with_damaged_record: Path, cli: Callable[..., Any]
 ) -> None:
+    # The record of the run is cut off. ``cli`` runs the program with these words; it returns exit
+    # code, stdout and stderr.
     for verb in ("report", "audit"):
         code, out, err = cli(verb, run_with_damaged_record)
         assert (code, out) == (2, "")
@@ -169,6 +173,8 @@ def test_damaged_records_alone_are_an_error(
 def test_wrong_path_among_others_is_an_error(
     run_dir: Path, tmp_path: Path, cli: Callable[..., Any]
 ) -> None:
+    # ``run_dir`` is a valid run; at the other path is nothing. ``cli`` returns the program's exit
+    # code, stdout and stderr.
     code, out, err = cli("report", run_dir, tmp_path / "typo")
     assert (code, out) == (2, "")
     assert "typo" in err

@@ -166,6 +166,9 @@ def repeated_run(run_dir: Path, tmp_path: Path) -> Path:
 def test_same_input_gives_the_same_bytes(
     repeated_run: Path, run_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # ``repeated_run`` is the folder of a run with the launches r1, r2 and r3, each a copy of the
+    # run in ``run_dir``, which is named "run". ``pack`` writes runs, each a list of its launches,
+    # into a bundle, and names them by their number and case: 1-toy and 2-toy.
     first, second = tmp_path / "1.trainmark.zip", tmp_path / "2.trainmark.zip"
     bundle.pack([*find_runs(repeated_run), [run_dir]], first)
     (tmp_path / "there").mkdir()
@@ -195,7 +198,7 @@ def test_bundle_is_written_atomically(
     with pytest.raises(EnvironmentFault, match="cannot write"):  # there is no such folder
         bundle.pack([[run_dir]], path)
     path.parent.mkdir()
-    path.write_text("mine")
+    path.write_text("mine")  # a file of this name, which must stay until the new one is complete
 
     def raise_disk_full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -219,6 +222,8 @@ def test_bundle_without_its_ending_in_the_name_is_refused(run_dir: Path, tmp_pat
 def test_run_without_its_evidence_is_not_bundled(
     run_dir: Path, tmp_path: Path, cli: Callable[..., Any]
 ) -> None:
+    # Evidence are the files of which a record is computed: the plan and the events. ``cli`` returns
+    # exit code, stdout and stderr of the program.
     for entry in reduce.list_evidence(run_dir):
         (run_dir / entry.name).unlink()
     with pytest.raises(BundleError, match="plan or the event files of the run are missing"):

@@ -16,6 +16,8 @@ def runs(tmp_path):
     """Return the folder ``runs`` of the working directory, which the command lists by default.
 
     It has three runs: a, an ordinary one; b, of a plan file and on another device; c, which failed.
+    Each is a copy of a stored record with another id and other values: ``plan__recipe__precision``
+    is the value at these three keys, and ``figures`` has values of figures by name.
     """
     folder = tmp_path / "runs"
     h100 = {"environment__devices": [{"name": "NVIDIA H100 80GB HBM3"}] * 2}
@@ -132,7 +134,11 @@ def test_command_without_its_extra_names_the_extra(package, args, extra, tmp_pat
 
 @pytest.fixture
 def runs_of_batch_sizes(tmp_path):
-    """Three launches of a case that differ in batch size, seed and compile, and one of another."""
+    """Return the folder of a store with four runs, copies of a stored record with other values.
+
+    a, b and c are of one case and differ in batch size, seed and compile; d is of another case. A
+    name such as ``plan__recipe__seed`` is the path of the value's keys.
+    """
     folder = tmp_path / "runs"
     for name, bs, compiled in (("a", 8, False), ("b", 32, True), ("c", 128, False)):
         changes = {

@@ -17,7 +17,10 @@ if TYPE_CHECKING:
 
 
 def leave_records(folder: Path, *places: str) -> None:
-    """Leave a record in each of ``places``."""
+    """Leave a record in each of ``places``, paths of new folders below ``folder``.
+
+    It is an empty one, as runs are found by the name of this file alone.
+    """
     for place in places:
         (folder / place).mkdir(parents=True)
         (folder / place / "record.json").write_text("{}")

@@ -25,6 +25,9 @@ def index_of_many(tmp_path_factory):
     """Return an index of runs r0 to r3, each with its own values in the fields that are filtered.
 
     r1 is not steady: the second half of its steps is slower. r2 has no measured steps.
+
+    They are copies of a stored record with other values, each named by the path of its keys, such
+    as ``plan__nproc``. The figure ``own`` is one that only its case knows.
     """
     folder = tmp_path_factory.mktemp("many")
     values = [100.0, 80.5, None, 120.0]
@@ -247,7 +250,8 @@ def test_hostile_text_is_stored_as_data(tmp_path):
 @pytest.mark.nightly
 def test_no_acknowledged_record_is_lost_when_writers_are_killed(tmp_path):
     # Six processes add ten records each at the same time, and up to three of them are killed.
-    # Acknowledged: a writer has said that the record is in the index. Records lie in the store.
+    # Acknowledged: a writer has said that the record is in the index. ``where`` is the store of that
+    # index, ``folder`` the one for the records: here the same.
     acknowledged_ids = add_records_while_killing_writers(where=str(tmp_path), folder=tmp_path)
     index = Index(str(tmp_path))
     with index.open_connection() as connection:

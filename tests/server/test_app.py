@@ -62,6 +62,8 @@ def test_a_failed_update_does_not_stop_reading(start_client, runs, monkeypatch, 
 
 
 def test_selected_runs_are_shown_side_by_side(start_client):
+    # The store has the runs a, b and c. A single run cannot be compared (status 400), and "<b>" is
+    # no run (404).
     client = start_client()
     page = client.get("/compare?run=c&run=a")
     assert page.status_code == 200

@@ -147,7 +147,9 @@ def test_invalid_token_exits_with_2_before_the_bundle_is_sent(server, tmp_path, 
     large_file = tmp_path / "large.trainmark.zip"
     with large_file.open("wb") as large:
         large.truncate(100 << 20)  # 100 MiB: the answer comes while most of it is unsent
-    sent_bytes = []  # of each request
+    # How many bytes of each request's body were sent. ``content`` is the open file, or b"" if
+    # there is no body; its position says how far it was read for sending.
+    sent_bytes = []
     post = httpx2.Client.post
 
     def post_and_note(client, url, *, content):
@@ -181,6 +183,7 @@ def test_unauthorized_or_too_large_upload_is_refused_before_its_body_is_read(ser
 
 
 def test_token_command_creates_tokens(tmp_path, monkeypatch, capfd):
+    # The token is called "a"; ``tmp_path`` is the store. ``run_program`` returns the exit code.
     assert run_program(monkeypatch, "serve", "token", "a", "--store", tmp_path) == 0
     out, err = capfd.readouterr()
     assert out.startswith("trainmark_")

@@ -150,6 +150,7 @@ def test_file_that_is_not_a_bundle_is_refused_and_leaves_no_file(
 
 
 def test_upload_without_a_valid_token_is_refused(start_client, tmp_path):
+    # The headers ``ZIP`` have the content type of a bundle. "x" is no token of the server.
     client, file = start_client(), write_bundle(tmp_path, "a-1")
     for headers in ({}, {"Authorization": "Bearer x"}):
         answer = client.post("/api/runs", content=file.read_bytes(), headers=ZIP | headers)

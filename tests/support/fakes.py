@@ -402,6 +402,9 @@ def measure(
     """Return the measurement of a run of the toy's plan.
 
     Args:
+        timeline: what the event files of the run say.
+        telemetry: the readings of its devices; None: they were not read.
+        nproc: ranks of each node.
         device: torch's type of the devices; others than ``cpu`` are those of the vendor ``fake``.
         recipe: changed fields of the recipe.
     """

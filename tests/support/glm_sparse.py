@@ -26,6 +26,8 @@ def write_matrix(
     """Write rows as a CSR or CSC group of h5sparse; zeros fill rows shorter than ``columns``.
 
     Args:
+        name: of the group in the file.
+        rows: the numbers of each row, of any length up to ``columns``.
         form: ``csr`` or ``csc``.
         storage: further arguments of h5py's ``create_dataset`` for the numbers and their indices.
     """

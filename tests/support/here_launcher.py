@@ -12,7 +12,7 @@ from trainmark.launch.node import render_node_script
 
 @dataclass
 class Here(Launcher):
-    """Runs each node's script in a shell.
+    """Stands for an engine such as Slurm: it runs the script of each node in a shell, here.
 
     Args:
         scripts: lines of a shell that come before the script of a node, by its number.

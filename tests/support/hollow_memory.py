@@ -64,6 +64,7 @@ class SkipRandomValues(TorchDispatchMode):
     SKIPPED = frozenset({torch.ops.aten.normal_, torch.ops.aten.uniform_})
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        # ``SKIPPED``: the operations ``normal_`` and ``uniform_``.
         if func.overloadpacket in self.SKIPPED:
             return args[0]  # the tensor as it is
         return func(*args, **(kwargs or {}))
@@ -302,7 +303,8 @@ def measure(case: str, recipe_name: str) -> Memory:
 def _measure_here(case: str, recipe_name: str) -> Memory:
     """Take some steps of a recipe in this process; return the peaks of torch's allocator.
 
-    The device is the hollow card: its driver allocates memory, but computes nothing.
+    The device is the hollow card: its driver allocates memory, but computes nothing. In three steps
+    (``STEPS``) all memory that training needs is taken.
     """
     ranks = read_num_ranks(recipe_name)
     device = devices.choose_vendor("nvidia").open(local_rank=0, ranks_here=1)

@@ -341,6 +341,7 @@ def make_precision_pair_rows(rng: random.Random) -> list[PairRow]:
 def make_sweep_rows(rng: random.Random) -> list[SweepRow]:
     """Return correct rows of a model with an AUC on 8 to 64 devices of one kind."""
     device = rng.choice(DEVICES)
+    # Ranges of random numbers are what is plausible of real results.
     rate = rng.uniform(2000, 9000)  # tokens/s of one device
     rows = []
     for gpus in (8, 16, 32, 64):
@@ -370,7 +371,7 @@ def iterate_correct_documents() -> Iterator[Document]:
     A page of a language model has 3, as has a file of an image model. A page with two precisions
     has two tables of 3, and one of a recommender has 4.
     """
-    rng = random.Random(20270101)
+    rng = random.Random(20270101)  # any seed: the same files each time
     for _ in range(8):
         yield make_language_page(rng)
     for _ in range(8):
@@ -535,7 +536,7 @@ def iterate_planted_documents() -> Iterator[Plant]:
     ``LANGUAGE``, ``IMAGES``, ``PAIRS`` and ``SWEEPS`` have the mistakes of a form of table by name:
     in how many files each is planted (``times``), in which row, and how the row changes.
     """
-    rng = random.Random(4711)
+    rng = random.Random(4711)  # any seed: the same files each time
     for mistakes, make_rows in (
         (LANGUAGE, make_language_rows),
         (IMAGES, make_image_rows),

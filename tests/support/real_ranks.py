@@ -26,7 +26,10 @@ def call_on_ranks(ranks: int, place: Path, work: Callable[..., Any], *more: Any)
     The ranks are forked from a server process, which imports torch once for all calls.
 
     Args:
-        place: an empty folder.
+        ranks: how many.
+        place: an empty folder, through which the ranks meet and return their results.
+        work: a function of a module, with a result that ``torch.save`` can write.
+        more: its arguments after the rank's number.
     """
     multiprocessing.set_forkserver_preload(_PRELOADED_MODULES)
     # The server process keeps the environment variables that it was started with.

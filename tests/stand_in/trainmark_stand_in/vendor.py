@@ -49,6 +49,10 @@ class StandIn:
         return None if read_setting(SILENT) else RankMemory(read_setting(MEMORY_BYTES))
 
     def refuse(self, recipe: Recipe, nproc: int) -> Refusal | None:
+        """Return why the device cannot train a recipe on ``nproc`` ranks, and what to change.
+
+        None: it can.
+        """
         if recipe.precision == "tf32":
             why = "precision=tf32 needs TF32 matrix units, which a simulated device does not have"
             return Refusal(why, "use precision=fp32")

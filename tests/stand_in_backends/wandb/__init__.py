@@ -30,7 +30,11 @@ class _Run:
         pass
 
     def log(self, values: dict[str, float]) -> None:
-        """Record the values; projects called ``block`` and ``die`` hang, or end the process."""
+        """Record the values, as all calls are recorded for the test.
+
+        In a project called ``block`` the call hangs, and in one called ``die`` it ends the process:
+        so a test sees what becomes of a run whose backend does so.
+        """
         if self._project == "block":
             threading.Event().wait()
         if self._project == "die":
