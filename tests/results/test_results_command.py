@@ -203,6 +203,13 @@ def test_unknown_key_names_public_keys_only(cli, runs):
     assert "did you mean p_core?" in err
 
 
+def test_path_among_the_filters_gets_examples_that_a_shell_takes(cli, runs):
+    code, _, err = cli("results", "runs/RUN")
+    assert code == 2
+    # The shell would take `>` without quotes for the file of the output.
+    assert "for example case=toy, device~H100 or 'p_core>100'; a shell needs quotes" in err
+
+
 def test_longest_recipe_stays_readable_in_the_index(cli, runs):
     # A recipe with 61 fields more, of 90 and 5000 characters. ``list_run_ids`` returns the ids of
     # the runs that meet the conditions, as the command lists them.

@@ -46,7 +46,7 @@ _CLOSED_SETS: dict[str, Collection[str]] = {
 }
 _RULE = (
     "a filter is KEY OPERATOR VALUE, where OPERATOR is one of = != ~ > >= < <=, for example "
-    "case=toy, device~H100 or p_core>100"
+    "case=toy, device~H100 or 'p_core>100'; a shell needs quotes around filters with > or <"
 )
 _DEFAULT_KEYS = (*COLUMNS, "path", "world", "work", *FIGURES)
 # Column that is read besides the selected ones: the unit of ``final_result`` differs between cases.
