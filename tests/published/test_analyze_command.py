@@ -75,7 +75,9 @@ def test_failed_run_has_a_record_and_exits_with_one(analyze):
         ([], "Missing argument"),  # no log is named
         # Nothing says which numbers of the log are speeds; the error suggests this option.
         (["train.log"], "preset=auto"),
-        (["nowhere.log", "preset=auto"], "nowhere.log: cannot read"),  # no such file
+        # Without `preset=auto`, the log is named and not the missing option.
+        (["nowhere.log"], "nowhere.log: cannot read: No such file or directory"),
+        (["nowhere.log", "preset=auto"], "nowhere.log: cannot read: No such file or directory"),
         (["train.log", "keyword=ips:", "time_unit=us"], "time_unit"),  # only s and ms are known
     ],
 )

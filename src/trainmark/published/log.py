@@ -70,6 +70,23 @@ def make_number_pattern(keyword: str) -> str:
     return f"{make_keyword_pattern(keyword)}{opening}({NUMBER})({MAGNITUDE})?"
 
 
+def require_log(log: str) -> None:
+    """Refuse a log that does not exist. It is not opened: a pipe can be read only once.
+
+    Args:
+        log: a path; ``-`` is standard input.
+
+    Raises:
+        DataError: there is no such file.
+    """
+    if log == STDIN:
+        return
+    try:
+        Path(log).stat()
+    except OSError as error:
+        raise _make_read_error(log, error) from error
+
+
 def read_numbered_lines(log: str) -> Iterator[tuple[int, str]]:
     r"""Yield the text of ``log``, plain or gzip, without colours, with the numbers of its lines.
 
@@ -99,4 +116,9 @@ def read_numbered_lines(log: str) -> Iterator[tuple[int, str]]:
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise DataError(f"damaged gzip data: {error}", where=log) from error
     except OSError as error:
-        raise DataError(f"cannot read: {error.strerror or error}", where=log) from error
+        raise _make_read_error(log, error) from error
+
+
+def _make_read_error(log: str, error: OSError) -> DataError:
+    """Return the error of a log that cannot be opened or read."""
+    return DataError(f"cannot read: {error.strerror or error}", where=log)

@@ -25,6 +25,7 @@ from trainmark.published.analysis.quantities import normalize_rate_unit
 from trainmark.published.analysis.results import compute_result, is_of_job
 from trainmark.published.analysis.sources import PRESETS
 from trainmark.published.analysis.summary import PERCENTILES, Analysis, summarize
+from trainmark.published.log import require_log
 from trainmark.record.index_record import IndexRecord, get_fail_flag
 
 if TYPE_CHECKING:
@@ -48,6 +49,7 @@ def analyze(log: str, options: Options) -> Analysis:
             record allows.
         DataError: the log cannot be read.
     """
+    require_log(log)  # first, because a log that is missing is named before an option is
     options.check()  # raises a UsageError
     # The user says where the value of a line stands: behind a keyword, or as a word at a position
     # (``reads_words``). ``read_keyword`` reads both; without either, the speed is searched for.
