@@ -250,8 +250,8 @@ def test_hostile_text_is_stored_as_data(tmp_path):
 @pytest.mark.nightly
 def test_no_acknowledged_record_is_lost_when_writers_are_killed(tmp_path):
     # Six processes add ten records each at the same time, and up to three of them are killed.
-    # Acknowledged: a writer has said that the record is in the index. ``where`` is the store of that
-    # index, ``folder`` the one for the records: here the same.
+    # Acknowledged: a writer has said that the record is in the index. ``where`` is the store that
+    # is indexed, ``folder`` the one for the records: here the same.
     acknowledged_ids = add_records_while_killing_writers(where=str(tmp_path), folder=tmp_path)
     index = Index(str(tmp_path))
     with index.open_connection() as connection:
