@@ -42,6 +42,12 @@ def make_hostile_record():
 
 
 def show_record(record, width=80, extent="screen"):
+    """Return the page of a record as a terminal shows it, by default its first screen.
+
+    Args:
+        width: columns of the terminal.
+        extent: how much of the page: "head" for its first lines, "screen" or all.
+    """
     return show_page(build_document([record]), width=width, extent=extent)
 
 

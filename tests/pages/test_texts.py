@@ -12,6 +12,7 @@ CJK = re.compile(r"[\u3000-\u9fff\uff00-\uffef]")
 
 
 def list_placeholders(sentence):
+    """Return the names in braces, in the order of the alphabet; each as often as it occurs."""
     return sorted(name for _, name, _, _ in string.Formatter().parse(sentence) if name)
 
 

@@ -16,7 +16,12 @@ NUM_FOUND, NUM_PLANTED, NUM_CORRECT = 57, 60, 80
 
 
 def audit_page(text: str, folder: Path) -> tuple[int, set[int | None]]:
-    """Return the number of rows of a page and the lines of its findings."""
+    """Return the number of rows of a page of results and the lines of its findings.
+
+    Args:
+        text: of the page, in Markdown.
+        folder: where it is written as ``page.md``, which replaces an earlier one.
+    """
     page = folder / "page.md"
     page.write_text(text, encoding="utf-8")
     rows = select_results([str(page)]).rows

@@ -33,7 +33,10 @@ def set_value(document: Any, path: str, value: Any) -> None:
 
 
 def make_reading(value: Any) -> dict[str, Any]:
-    """Return the reading of a figure that is given as a number or as its printed text."""
+    """Return the reading of a figure that is given as a number or as its printed text.
+
+    Of a text such as "13.9/40.0" or "21.5%", the first number is the value.
+    """
     number = float(value.split("/")[0].rstrip("%")) if isinstance(value, str) else value
     return {"value": number, "unit": "", "raw": str(value)}
 

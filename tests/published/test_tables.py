@@ -26,6 +26,7 @@ def read_file(name: str) -> files.Imported:
 
 
 def import_page(import_text: Callable[..., files.Imported], text: str) -> files.Imported:
+    """Import the text of a page in Markdown."""
     return import_text(text, "page.md")
 
 
@@ -353,7 +354,7 @@ def test_folder_without_results_is_listed_as_unread(cli, tmp_path) -> None:
     (tmp_path / "pages").mkdir()
     (tmp_path / "pages" / "notes.md").write_text("no table\n", encoding="utf-8")
     code, _, err = cli("audit", "pages")
-    assert code == 2
+    assert code == 2  # there is nothing to audit
     assert "record.json" not in err  # the advice for folders of runs would mislead
     assert "notes.md" in err
 
@@ -361,7 +362,8 @@ def test_folder_without_results_is_listed_as_unread(cli, tmp_path) -> None:
 def test_json_without_figures_is_listed_with_its_keys_only(cli, tmp_path) -> None:
     (tmp_path / "r.jsonl").write_text('{"node": "n17", "colour": 8642}\n', encoding="utf-8")
     code, out, err = cli("import", "r.jsonl")
-    assert code == 1
+    assert code == 1  # nothing was read
+    # The keys tell why the object was not read. Its values do not, and may be of any kind.
     assert "colour" in err
     assert not any(value in out + err for value in ("n17", "8642"))
     assert "__init__" not in err  # no names of our own code
@@ -410,6 +412,7 @@ def test_bold_line_is_a_heading_and_devices_may_be_columns(import_text) -> None:
 
 
 def test_devices_in_a_heading_are_counted(import_text) -> None:
+    # The heading is above the table, whose columns name no device.
     text = (
         "# Training on 8xH100 SXM\n\n| Model | tokens/s/GPU |\n|---|---|\n| llama3 8b | 8,012 |\n"
     )
@@ -437,12 +440,16 @@ def test_counts_of_devices_and_machines_are_read(
 def test_column_completes_a_label_that_counts_machines(
     import_text, header: str, count: int, nproc: int | None
 ) -> None:
+    # The label counts two machines of unnamed size. So 16 devices in all are 8 in each; a column
+    # that only repeats the number of machines leaves open how many (None).
     text = f"configuration,{header},tokens/s\n2x DGX A100,{count},900\n"
     (row,) = import_text(text, "r.csv").rows
     assert (row.nnodes, row.nproc) == (2, nproc)
 
 
 def test_row_without_a_name_is_named_by_its_world(import_text) -> None:
+    # The row has no column with a device or a label. A world in brackets is machines x devices of
+    # each.
     (row,) = import_text("nodes,tokens/s\n2,900\n", "r.csv").rows
     assert row.configuration == "(2 nodes)"
     (row,) = import_text("nodes,GPUs per node,tokens/s\n2,8,900\n", "r.csv").rows

@@ -21,6 +21,7 @@ LOGS = GOLDEN / "logs"
 
 
 def read_table(name: str) -> dict[str, Any]:
+    """Return a table of logs, or of texts in them, with the speeds that are to be read."""
     return read_toml(LOGS / name)
 
 
@@ -152,6 +153,8 @@ def test_printed_settings_about_resuming_and_evaluation_change_nothing(tmp_path:
 
 
 def test_slow_values_are_named_with_the_median(tmp_path: Path) -> None:
+    # Nine steps of 100 ms, but for the first one with 900 ms. ``result_of_median`` is the speed
+    # that the median of the values gives.
     steps = "".join(f"step {i} step_time_ms: {900 if i == 1 else 100}\n" for i in range(1, 10))
     analysis = analyze_text(tmp_path, steps)
     assert analysis.figures["result_of_median"] == 10.0  # steps/s, at 100 ms
@@ -183,6 +186,8 @@ def test_values_after_a_checkpoint_are_excluded_only_if_slower(tmp_path: Path) -
 
 
 def test_mean_of_all_values_is_weighted_like_the_mean_of_those_that_count(tmp_path: Path) -> None:
+    # Three steps of 64 samples with 40 samples/s, which take 1.6 s each. The fourth one follows an
+    # evaluation and is slower, so its value does not count (``values_left_out``).
     line = "step {step} samples/s: {rate} global batch size: 64\n"
     text = "".join(line.format(step=step, rate=40) for step in range(3))
     text += "evaluation done\n" + line.format(step=3, rate=10)

@@ -37,6 +37,7 @@ class Arriving(Future[Any]):
         self.clock, self.at_ns = clock, at_ns
 
     def result(self, timeout: float | None = None) -> Any:
+        """Return the result, at the time at which it is ready or later."""
         self.clock.now_ns = max(self.clock.now_ns, self.at_ns)
         return super().result(timeout)
 
@@ -108,6 +109,7 @@ def train_and_list_windows(
     it moves the fake clock, so that all times are exact.
 
     Args:
+        device: fake of a CPU or an accelerator, with the fake clock.
         epochs: the micro-batches of each epoch.
         depth: number of batches that are read ahead.
         schedule: further fields of ``Schedule``.
@@ -169,7 +171,11 @@ def compute_expected_waits(
     """Return the time that each step waits for its batches.
 
     Args:
+        epochs: the micro-batches of each epoch.
+        times: how long pinning and copying a batch take; only batches read ahead are pinned.
         depth: number of batches that are read ahead; 0: each is read when the step asks for it.
+        window_steps: largest number of steps of a window, at whose end the device has no work left.
+        max_steps: number of steps after which the training ends.
         asynchronous: whether the device works on its own, so that a step only launches its work;
             such a device is waiting when it is idle.
     """

@@ -50,6 +50,7 @@ def run_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
 
     def call(job_type: type[ToyJob], **overrides: object) -> Record:
         monkeypatch.setattr(job, "build", job_type)
+        # The usual run is short and has a target that an honest job reaches, an accuracy of 0.5.
         args = {"max_epochs": "2", "target_value": "0.5"}
         args |= {name: str(value) for name, value in overrides.items()}
         return reduce.reduce(run_rank(tmp_path, overrides=args))
@@ -494,6 +495,7 @@ class ByHand(ToyJob):
         return list(scored_rows(evaluation_batches(rows, size=300, rank=0, world_size=1)))
 
     def reported(self, evaluation: Evaluation) -> Evaluation:
+        """Return what the job reports of its evaluation; derived jobs change it."""
         return evaluation
 
 

@@ -33,6 +33,8 @@ def make_loop(
     """Return the loop on a job of these micro-batches by epoch, and the events that it emits.
 
     Args:
+        device: fake with the fake clock; it lists its calls, and the loop's barriers and events.
+        epochs: the micro-batches of each epoch.
         qualities: results of the evaluations, in turn.
         job_fields: further fields of ``ScriptedJob``.
         enter: is told the name of each phase.

@@ -11,7 +11,7 @@ from trainmark.rank.preflight import measure_matmul
 
 
 class Card(SyncDevice):
-    """A card with a name and a rate in TFLOP/s."""
+    """A card with a product name and a steady rate of matmuls (``swing`` 0) in TFLOP/s."""
 
     def __init__(self, product: str, tflops: float) -> None:
         super().__init__(FakeClock())

@@ -102,6 +102,7 @@ def run_loop(
     """Run the loop with windows of 3 steps after 2 of warm-up.
 
     Args:
+        device: fake with the fake clock.
         epochs: the micro-batches of each epoch.
         every_windows: one in so many measured windows is repeated.
         digests: of the steps; None: no pass has a fault.
@@ -267,6 +268,8 @@ def test_window_with_a_loss_that_is_not_finite_is_repeated_before_the_run_fails(
 
 
 def test_first_difference_is_that_of_the_earliest_step_and_part() -> None:
+    # The digests of two steps with the losses 1 and 0.5. Below, the second loss is 0.25, and
+    # ``gradient`` or ``weight`` changes that of a tensor.
     usual = [make_digest(1.0), make_digest(0.5)]
 
     assert find_difference(usual, usual) is None

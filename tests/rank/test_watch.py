@@ -36,6 +36,8 @@ def test_matmuls_of_sharded_parameters_are_counted_and_their_gradients_clipped(t
 
 
 def test_attention_kernel_that_ran_is_recorded():
+    # One sequence of 8 tokens, with 2 heads of 16 numbers. ``attention`` names the kernels that
+    # torch chose within the watch.
     query = torch.randn(1, 2, 8, 16, requires_grad=True)
     with StepWatch(flags=dict) as fused:  # ``dict``: there are no flags to note
         attention = torch.nn.functional.scaled_dot_product_attention(query, query, query)
@@ -56,6 +58,8 @@ def test_attention_kernel_that_ran_is_recorded():
     ],
 )
 def test_matmul_in_the_types_of_a_precision_is_no_change_from_it(dtype, precisions):
+    # ``list_changes`` compares what a step computed in with what a precision allows; the settings
+    # before the step ({}) are not compared here.
     matrix = torch.ones(16, 16, dtype=dtype)
     with StepWatch(flags=dict) as watch:  # ``dict``: there are no flags to note
         matrix @ matrix
@@ -64,6 +68,8 @@ def test_matmul_in_the_types_of_a_precision_is_no_change_from_it(dtype, precisio
 
 
 def test_flops_of_grouped_query_attention_count_query_heads():
+    # One sequence of 8 tokens, with 4 heads of queries but only 2 heads of keys (and values), each
+    # of 16 numbers.
     query = torch.randn(1, 4, 8, 16, requires_grad=True)
     key = torch.randn(1, 2, 8, 16, requires_grad=True)
     with StepWatch(flags=dict) as watch:  # ``dict``: there are no flags to note

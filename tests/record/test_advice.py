@@ -15,11 +15,13 @@ from trainmark.spec import Message, message
 
 
 def make_failed_record(kind: str, cause: Message, *, steps: int = 250, **recipe: Any) -> Record:
-    """Return a run of two ranks that failed, with changes of its recipe.
+    """Return the record of a run of two ranks that failed.
 
     Args:
         kind: of the failure.
+        cause: message on what happened.
         steps: that were taken.
+        recipe: changed fields of the recipe.
     """
     plan = read_golden_record().plan
     # No changes by the user (``extra``, ``fix_hp``), which would be a piece of advice of their own.

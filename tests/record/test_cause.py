@@ -24,7 +24,13 @@ Events = list[dict[str, Any]]
 
 
 def make_whole_rank(*, value: float = 0.95) -> Events:
-    """Return the events of a rank that finished: 2 steps, one evaluation."""
+    """Return the events of a rank that finished: 2 steps of 4 samples, and one evaluation.
+
+    Each step takes a second; the second one ends at 4 s.
+
+    Args:
+        value: the accuracy; the target, 0.9, is reached from there on.
+    """
     return [
         make_event("start", S, pid=1),
         make_span("init", S, 2 * S),
@@ -48,6 +54,7 @@ def make_whole_rank(*, value: float = 0.95) -> Events:
 
 
 def make_error_message(text: str) -> dict[str, Any]:
+    """Return the message of an exception, as an event or a record has it."""
     return message("exception", text=text).as_dict()
 
 
@@ -59,8 +66,12 @@ def make_rank_without_end() -> Events:
 def make_failed_rank(kind: str, t_s: float = 4, text: str = "why") -> Events:
     """Return the events of a rank that reported its first step at 3 s and an error at ``t_s``.
 
+    Its other fields have any values: the error's type, the part of the run, and the traceback.
+
     Args:
         kind: of the error.
+        t_s: seconds after the launch.
+        text: of the exception.
     """
     report = {
         "kind": kind,
@@ -78,6 +89,7 @@ def make_failure(rank: int, exit_code: int, time_s: float) -> dict[str, Any]:
 
 
 def make_ranks_ended(*failures: dict[str, Any]) -> dict[str, Any]:
+    """Return the event with which a launcher says that all ranks ended, at 9 s."""
     return make_event("ranks_ended", 9 * S, failures=list(failures))
 
 
@@ -86,7 +98,13 @@ def find_ending(tmp_path: Path) -> Any:
     """Return a function that writes a run's events and returns its status and its cause."""
 
     def call(launcher: Events, *ranks: Events, target: Target | None = TARGET) -> SimpleNamespace:
-        """Return ``status`` and ``cause`` (None: it passed) of a run with these events."""
+        """Return ``status`` and ``cause`` (None: it passed) of a run with these events.
+
+        Args:
+            launcher: its events after the launch.
+            ranks: the events of each rank.
+            target: by default an accuracy of 0.9.
+        """
         run_dir = write_run(tmp_path / "run", [launch_event(), *launcher], *ranks)
         failure = find_failure(read_run(run_dir, world_size=max(len(ranks), 1)), target)
         cause = None if failure is None else failure.model_dump(exclude_defaults=True)

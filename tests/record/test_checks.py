@@ -50,7 +50,9 @@ def make_rank_events(
     evaluations: Sequence[dict[str, Any]] = (),
     **window_fields: Any,
 ) -> list[dict[str, Any]]:
-    """Return the events of a rank that takes one step a second, all measured.
+    """Return the events of a rank that takes one step a second, all measured, with falling losses.
+
+    The rank has a device named "Fake", for which 1,000 FLOP/s were measured before training.
 
     Args:
         samples: of each step on this rank.
@@ -90,6 +92,7 @@ def make_rank_events(
 
 
 def read_timeline(tmp_path: Path, *ranks: list[dict[str, Any]]) -> RunTimeline:
+    """Write a run with these events of its ranks, and return what is read of it."""
     return read_run(write_run(tmp_path / "run", [launch_event()], *ranks), len(ranks))
 
 
@@ -206,7 +209,11 @@ def test_parameter_changed_by_no_rank_is_named(
 
 
 def list_doubts(timeline: RunTimeline, device: str = "cuda") -> list[Message]:
-    """Return the findings of a run, but for the one that all of these short runs have."""
+    """Return the findings of a run, but for the one that all of these short runs have.
+
+    Args:
+        device: torch's type of the devices on which the run was.
+    """
     run_findings = findings.find_findings(
         measure(timeline, device=device), compute_run_figures(timeline), timeline
     )

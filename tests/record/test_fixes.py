@@ -10,6 +10,13 @@ from trainmark.spec import message
 
 
 def make_cause(kind: str, code: str, *, traceback: str | None = None, **args: str | int) -> Cause:
+    """Return the cause of a failure of rank 3.
+
+    Args:
+        kind: of the failure.
+        code: of the message on it, whose arguments are ``args``.
+        traceback: of the exception; None: it was none.
+    """
     return Cause(kind=kind, message=message(code, **args), rank=3, traceback=traceback)
 
 

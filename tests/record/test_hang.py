@@ -56,7 +56,7 @@ def make_group(
 
 @pytest.fixture
 def find_cause(tmp_path: Path) -> Any:
-    """Return a function that finds the failure of a hanging run."""
+    """Return a function that finds the failure of a hanging run, whose time limit is 59 s."""
 
     def call(*groups: dict[str, Any], steps: tuple[int, ...] = (3, 3, 2), stop_s: int = 60) -> Any:
         """Return the failure of a run that was stopped at its time limit.

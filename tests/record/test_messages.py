@@ -35,6 +35,7 @@ TEXTS |= MACHINE_TEXTS
 
 
 def list_placeholders(sentence: str) -> set[str]:
+    """Return the names in braces, which are to be replaced by arguments."""
     return {name for _, name, _, _ in string.Formatter().parse(sentence) if name}
 
 
@@ -53,6 +54,7 @@ def derive_code_pattern(node: ast.expr) -> str | None:
 def list_emitted() -> list[tuple[str, str, set[str] | None]]:
     """Return place, code pattern and argument names of every call of ``message`` with a code.
 
+    Classes of errors that take the code of a message first, as it does, count too (``EMITTERS``).
     The names are None if arguments are passed as ``**arguments``.
     """
     calls = []
