@@ -642,7 +642,7 @@ def test_job_is_cancelled_after_its_time_limit(
     """The job is first seen to run at 60 s. Its limit of 100 s is exceeded at the look at 161 s.
 
     The time is looked at each second, and the engine asked for the job's phase every 60 s;
-    ``Engine`` takes the phases that it answers. "lost": it took the nodes of the cancelled job away.
+    ``Engine`` takes the phases that it answers. "lost": it took the cancelled job's nodes away.
     """
     engine = Engine(["waiting", "running", "running", "lost"], poll_s=60)
     wait_for_engine(engine, tmp_path, monkeypatch)  # which sets the limit
