@@ -596,6 +596,7 @@ def test_dry_run_prints_a_summary(cli, tmp_path):
     )
     assert code == 0
     text = " ".join(out.split())  # without the folding of lines
+    # ``bs`` is short for micro_batch_size, ``gas`` for grad_accum_steps.
     # What the command does not set is that of the case's recipe "tiny": fp32, 10 epochs, the target
     # and the time limit.
     assert "changed: bs=8,gas=2 (compared with tiny; closed rules)" in text
@@ -616,7 +617,8 @@ def test_dry_run_prints_a_summary(cli, tmp_path):
 def test_dry_run_counts_samples_of_ranks_that_share_a_model_once(cli):
     words = "run gpt_megatron bs=4 gas=2 tensor_parallel=2 --nproc 2 --dry-run --device cpu"
     text = " ".join(cli(*words.split())[1].split())  # without the folding of lines
-    # Two ranks share one model by tensor parallelism: both train the same 4 x 2 samples.
+    # Two ranks share one model by tensor parallelism: both train the same 4 x 2 samples, as ``bs``
+    # is short for micro_batch_size and ``gas`` for grad_accum_steps.
     assert "8 samples a step (4 x 2 micro-batches x 1 model of 2 ranks)" in text
 
 

@@ -58,6 +58,7 @@ def test_valid_data_passes_its_check_and_loads(folder):
     both = b"".join((folder / f"{NAME}.{ending}").read_bytes() for ending in ("idx", "bin"))
     assert facts.content_id == sha256(both).hexdigest()[:16]
     loaded = data.load(folder, RECIPE)
+    # The second validation sample, with the token after its four.
     assert loaded.validation.build_unshuffled_epoch().gather_tokens([1]).tolist() == [
         [84, 85, 86, 87, 88]
     ]

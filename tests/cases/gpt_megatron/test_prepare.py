@@ -55,7 +55,7 @@ def run_prepare(corpus, data, tokenizer, **options):
 
 
 def read_documents(data):
-    """Return the token ids of each document."""
+    """Return the token ids of each document of the prepared folder ``data``."""
     reader = IndexedReader.open(data / "corpus_text_document")
     assert len(reader.sizes) == reader.num_documents  # a sequence for each document
     return [read_document_tokens(reader, number) for number in range(reader.num_documents)]

@@ -44,6 +44,7 @@ def train_library_model(job: GptOssJob) -> list[float]:
     model = GptOssForCausalLM(build_config(recipe)).train()
     model.set_attn_implementation("eager")  # plain operations, no fused kernels
     model.set_experts_implementation("eager")
+    # Our model holds the library's as ``library``, so that the names of its weights begin with it.
     weights = job.model.state_dict()
     model.load_state_dict({name.removeprefix("library."): x for name, x in weights.items()})
     optimizer = torch.optim.AdamW(
@@ -270,7 +271,8 @@ TINY = {
 def test_real_step_needs_at_least_the_predicted_memory(changes: dict[str, Any]) -> None:
     # ``TINY`` has four layers, 256 wide, and micro-batches of 64 samples. Its changes are those on
     # which the memory of activations or gradients depends: the size of a number, what is computed
-    # again in the backward pass, and gradients that exist before a micro-batch.
+    # again in the backward pass, and gradients that exist before a micro-batch. ``live.peak``: the
+    # most bytes that all tensors together had at a time.
     with LiveTensors() as live:
         job = tiny_gpt_oss.new_job(**changes)
         # The first step of two epochs: the second one has the optimizer's state from the start.

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder of generated dialogues and questions, the data of the tiny recipe."""
     return tiny_llama.write_data(tmp_path_factory.mktemp("data"))
 
 
@@ -95,6 +96,7 @@ def test_flops_exclude_the_unneeded_gradients_of_the_first_block() -> None:
 
 
 def test_batches_have_every_row_once_and_weigh_tokens_equally(folder: Path) -> None:
+    # ``folder`` has the generated data of the tiny recipe.
     job = tiny_llama.new_job(folder, micro_batch_size=3, grad_accum_steps=2)
     split = job.data.train
     assert split.targets.min() < split.targets.max()  # the last row is not full
@@ -121,6 +123,7 @@ def test_batches_have_every_row_once_and_weigh_tokens_equally(folder: Path) -> N
 
 
 def test_published_batches_keep_the_order_of_the_file_and_drop_the_short_one(folder: Path) -> None:
+    # ``folder`` has the generated data of the tiny recipe, which shuffles and trains all rows.
     shuffled = tiny_llama.new_job(folder)
     job = tiny_llama.new_job(folder, shuffle=False, short_row="drop")
     rows = len(shuffled.data.train) - 1  # without the last row, which is not full
@@ -135,6 +138,7 @@ def test_published_batches_keep_the_order_of_the_file_and_drop_the_short_one(fol
 
 
 def test_the_learning_rate_falls_with_each_epoch(folder: Path) -> None:
+    # ``folder`` has the generated data of the tiny recipe. No questions (MMLU) are scored here.
     job = tiny_llama.new_job(folder, micro_batch_size=8, mmlu_mode="off")
     learning_rates = []
     for epoch in range(3):
@@ -161,7 +165,11 @@ SPREADS: dict[str, dict[str, Any]] = {
 
 @pytest.fixture(scope="module")
 def two_rank_results(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Train on two ranks with each of the settings ``SPREADS``; return the results' folder."""
+    """Train on two ranks with each of the settings ``SPREADS``; return the results' folder.
+
+    ``folder`` has the data. ``train_rank`` gets the rank, then what follows it here: the data, the
+    results' folder, where it also saves adapters, and the settings.
+    """
     out = tmp_path_factory.mktemp("spread")
     call_on_ranks(2, out, tiny_llama.train_rank, folder, out, SPREADS)
     return out

@@ -141,6 +141,7 @@ MIDDLE = {
 )
 def test_real_step_needs_the_predicted_memory(changes: dict[str, Any]) -> None:
     # ``TINY`` and ``MIDDLE`` are the sizes of two models of 4 and 3 layers, 256 and 384 wide.
+    # ``live.peak``: the most bytes that all tensors together had at a time.
     with LiveTensors() as live:
         job = tiny_llama31.new_job(**changes)
         # The first step of two epochs: the second one has the optimizer's state from the start.
@@ -168,7 +169,8 @@ def test_tensor_parallel_block_saves_the_predicted_memory(tmp_path: Path) -> Non
         }
         variants += [variant, variant | {"num_layers": 2}]  # 4 and 2 layers
     # For each variant, the bytes that a forward pass saves on the first of two ranks, which share
-    # one model (``tensor_parallel``).
+    # one model (``tensor_parallel``). ``measure_saved_bytes`` gets a rank's number, the number of
+    # ranks (2 again) and the variants.
     saved_bytes, _ = call_on_ranks(2, tmp_path, tiny_llama31.measure_saved_bytes, 2, variants)
     for number in range(0, len(variants), 2):
         # The difference is two blocks, without the tensors of the embedding and the head.
