@@ -117,7 +117,12 @@ def make_lines_with_errors(
 ) -> list[dict[str, Any]]:
     """Return samples in which device 1 has these counts in its last readings, by counter.
 
+    All other readings have 7 corrected errors, 2 replays of a link and no uncorrected error, which
+    are those from before the run.
+
     Args:
+        counts: by the name of a counter such as ``ecc_corrected``; the last one is that of the very
+            last reading.
         fault: text of a fault in the very last reading.
     """
     samples = make_lines(ecc_corrected=7, link_replays=2, ecc_uncorrected=0)

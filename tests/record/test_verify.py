@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 @pytest.fixture
 def run_dir(tmp_path: Path) -> Path:
     """Return a run that passed, with its record."""
+    # The only rank's events, of 16 steps, end at 12 s; ``S`` is a second in nanoseconds. The plan
+    # is a stored one of the toy case.
     folder = tmp_path / "run"
     ranks_ended = make_event("ranks_ended", 13 * S, failures=[])
     write_run(folder, [launch_event(), ranks_ended], rank_events())

@@ -177,7 +177,7 @@ def test_only_a_full_disk_is_to_be_replaced_by_another_disk(
     bundle_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, fix: str
 ) -> None:
     # The system's errors are: no space, no space left of the user's share, no permission, and a
-    # disk that cannot be read.
+    # disk that cannot be read. ``fix`` is the advice of the program's error.
     def raise_error(*_: object) -> None:
         raise OSError(code, os.strerror(code))
 
@@ -191,6 +191,8 @@ def test_only_a_full_disk_is_to_be_replaced_by_another_disk(
 def test_bundle_without_readable_manifest_is_altered(
     bundle_path: Path, manifest: bytes | None
 ) -> None:
+    # The manifest is missing (None), cut off, or empty. ``verify_bundle`` returns the exit code and
+    # the codes of the broken checks.
     write_changed_bundle(bundle_path, items={"manifest.json": manifest})
     assert verify_bundle(bundle_path) == (1, ["bundle_altered"])
     # A file with another name is of another kind.

@@ -76,6 +76,7 @@ def test_node_names_become_the_same_pseudonyms_in_all_documents(
 
 
 def test_record_of_one_machine_has_its_name(tmp_path: Path) -> None:
+    # The launch event names the machine. The only rank just started, as no more is needed.
     run_dir = write_run(
         tmp_path / "run", [launch_event(node_name="gpu-node17")], [make_event("start", 1, pid=1)]
     )
@@ -99,7 +100,7 @@ def test_record_of_several_machines_has_their_names_in_the_order_of_nodes(tmp_pa
 
 
 def test_record_of_an_earlier_version_has_no_names(tmp_path: Path) -> None:
-    # Its launch events did not have ``node_name``.
+    # Its launch events did not have ``node_name``. The only rank just started.
     run_dir = write_run(tmp_path / "run", [launch_event()], [make_event("start", 1, pid=1)])
 
     assert "node_names" not in measure(read_run(run_dir, 1)).environment

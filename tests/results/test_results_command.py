@@ -121,7 +121,8 @@ def test_store_without_runs_is_reported(cli, tmp_path):
     ],
 )
 def test_command_without_its_extra_names_the_extra(package, args, extra, tmp_path):
-    # None in ``sys.modules`` makes an import of the package fail.
+    # ``extra``: the group of optional packages that has ``package``, which the command of ``args``
+    # needs. None in ``sys.modules`` makes an import of the package fail.
     script = (
         f"import sys\nsys.modules[{package!r}] = None\nsys.argv[1:] = {args}\n"
         "from trainmark.cli.app import main\nmain()\n"

@@ -48,9 +48,11 @@ def _make_windows() -> list[dict[str, Any]]:
 def rank_events(rank: int, eval_samples: int = 1_000) -> list[dict[str, Any]]:
     """Return the events of one of two ranks: 12 steps in two epochs, each with an evaluation.
 
-    A step has 32 samples of each rank. The first four are warm-up steps.
+    A step has 32 samples of each rank. The first four are warm-up steps. ``S`` is a second in
+    nanoseconds. What does not follow from the steps, such as bytes and rates, is any number.
 
     Args:
+        rank: its number, 0 or 1; only the process id differs with it.
         eval_samples: how many samples each evaluation scores.
     """
     warmup_window, *windows_of_second_epoch = _make_windows()

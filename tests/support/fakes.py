@@ -514,7 +514,8 @@ def _make_windows() -> list[dict[str, Any]]:
 def rank_events() -> list[dict[str, Any]]:
     """Return the events of a rank: 16 steps of 64 samples, 13 of them measured, one evaluation.
 
-    As in a real run, some time between the events belongs to none of them.
+    As in a real run, some time between the events belongs to none of them. ``S`` is a second in
+    nanoseconds. What does not follow from the steps, such as bytes and rates, is any number.
     """
     return [
         make_event("start", S, pid=4711),

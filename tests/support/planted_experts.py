@@ -233,6 +233,7 @@ def add_noise_of_rank(job: Any) -> None:
 
 def change_weights_of_rank(job: Any) -> None:
     """Begin with other weights of the routers on each rank but the first, whose number is 0."""
+    # 0.01 is any small number.
     with torch.no_grad():
         for router in list_routers(job):
             router.weight += 0.01 * job.context.rank
@@ -265,6 +266,7 @@ def claim_flops(job: Any, num_experts: int, factor: float = 1.0) -> None:
     A job's ``model_flops`` says by a formula how many FLOPs a batch takes, from the batch's counts.
     More than the job really computes make its measured utilization (MFU) too high.
     """
+    # ``flops_per_token`` is all FLOPs of a token, and the part of full attention, not needed here.
     recipe = replace(job.recipe, top_k=num_experts)
     flops_per_token, _of_full_attention = recipe.flops_per_token
     job.model_flops = lambda counts: factor * flops_per_token * counts.tokens_padded

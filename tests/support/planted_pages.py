@@ -125,6 +125,8 @@ def make_page(work: Work, rows: list[PageRow], names: str) -> str:
     begin with the configuration, and the last but one is the metric of the quality.
 
     Args:
+        work: the model that was trained, its data set and its metric.
+        rows: a row for each run.
         names: of the cards, as the page's head has them.
     """
     head = [

@@ -39,7 +39,7 @@ def read_checked_record(run_dir: Path) -> Record:
     is left, and the figures of the record do not contradict each other.
     """
     document = json.loads((run_dir / "record.json").read_text())
-    if jsonschema is not None:
+    if jsonschema is not None:  # None: it is not installed
         jsonschema.validate(document, json.loads(describe_schema()))
     for path in run_dir.glob("events.*.jsonl"):
         events = EventFile(path)
@@ -85,6 +85,7 @@ def train_distilbert_on_two_ranks(start_run: Any, *args: str) -> Path:
         start_run: starts the program with words that choose the engine, such as Slurm.
         args: further words of the command line.
     """
+    # Without a target of quality, which would end the training earlier.
     process, run_dir = start_run("max_epochs=1", "target=none", *args, case="distilbert_sst2")
     code, out, err = wait_for_end(process)
     assert code == 0, out + err
