@@ -33,7 +33,11 @@ DROPOUT = {  # by case: the recipe's field for dropout; None: the case has dropo
 
 
 def make_job(name: str, folder: Path, recipe: Any, device: CpuDevice) -> Any:
-    """Build the job of the case ``name`` on one rank."""
+    """Build the job of the case ``name``, which trains ``recipe`` on one rank.
+
+    Args:
+        folder: the data, generated for this recipe.
+    """
     context = JobContext(recipe=recipe, data_dir=folder, rank=0, world_size=1, device=device)
     module = cases.import_part(name, "job")
     torch.manual_seed(recipe.seed)  # as the worker does
@@ -58,7 +62,15 @@ def make_small_recipe(name: str, root: Path) -> tuple[Any, Path]:
 def train_two_steps(
     name: str, folder: Path, recipe: Any
 ) -> tuple[list[float], list[dict[str, Tensor]], Any]:
-    """Return losses and gradients of the first two steps of a new job, and its facts."""
+    """Return losses and gradients of the first two steps of a new job, and its facts.
+
+    The gradients are a dictionary for each step, by name of the parameter. Facts are what a job
+    reports of itself, such as the kernels that it uses.
+
+    Args:
+        name: of the case.
+        folder: the data, generated for ``recipe``.
+    """
     job = make_job(name, folder, recipe, CpuDevice(threads=1))
     # Turn off dropout that no field of a recipe turns off.
     for module in job.stepper.model.modules():
@@ -135,7 +147,14 @@ class Copying(CpuDevice):
 
 
 def train_and_evaluate(name: str, folder: Path, recipe: Any) -> tuple[list[float], list[Any], Any]:
-    """Return losses and counts of the first ``STEPS`` (5) steps of a new job, and its score."""
+    """Return losses and counts of the first ``STEPS`` (5) steps of a new job, and its score.
+
+    Counts are the samples and tokens of a step's batch.
+
+    Args:
+        name: of the case.
+        folder: the data, generated for ``recipe``, which says how many batches are read ahead.
+    """
     device = Copying(threads=1)  # a CPU that copies batches, as an accelerator does
     job = make_job(name, folder, recipe, device)
     losses, counts = [], []

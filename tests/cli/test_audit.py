@@ -18,7 +18,13 @@ if TYPE_CHECKING:
 
 
 def write_record_with(path: Path, **changed: Any) -> Path:
-    """Write the golden record with changed figures into the new folder ``path``; return it."""
+    """Write the golden record with changed figures into the new folder ``path``; return it.
+
+    The golden record is that of a toy run, without faults.
+
+    Args:
+        changed: new values of figures, by name.
+    """
     document = json.loads((GOLDEN / "record_toy.json").read_text(encoding="utf-8"))
     for name, value in changed.items():
         document["figures"][name]["value"] = value

@@ -48,7 +48,12 @@ PROBED = {
 
 
 def make_record(losses: list[float] | None = None, **changes: Any) -> Record:
-    """Return a passed toy run, by default with 40 losses that fall."""
+    """Return the record of a passed toy run.
+
+    Args:
+        losses: of the steps; None: 40 losses that fall evenly, from 1.0 to 0.61.
+        changes: fields of the record with other values, such as ``status``.
+    """
     record = Record.model_validate_json((GOLDEN / "record_toy.json").read_bytes())
     losses = [1.0 - 0.01 * step for step in range(40)] if losses is None else losses
     steps = record.steps.model_copy(update={"loss": losses})
@@ -188,7 +193,10 @@ def test_failed_inspection_is_a_fault_and_skips_its_checks() -> None:
 
 @pytest.fixture
 def probe_toy_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Probe:
-    """Return a function that inspects ``job_type`` as the job of the toy case, in this process."""
+    """Return a function that inspects ``job_type`` as the job of the toy case, in this process.
+
+    It returns the report of the inspection: by name, what was found, such as ``waits``.
+    """
 
     def call(job_type: type[toy.ToyJob]) -> dict[str, Any]:
         monkeypatch.setattr(toy, "build", job_type)

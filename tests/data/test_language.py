@@ -60,8 +60,9 @@ def test_a_vocabulary_smaller_than_the_language_is_refused(tmp_path: Path) -> No
 
 
 def compute_min_loss(joint: Any) -> float:
-    """Return the minimum cross-entropy given the context, from P(context, next).
+    """Return the minimum cross-entropy given the context, from P(context, next), in nats.
 
+    ``joint`` has a row for each context and a column for each next symbol.
     What has probability 0 adds nothing, neither a division by 0 nor a logarithm of it.
     """
     of_context = joint.sum(1, keepdims=True)

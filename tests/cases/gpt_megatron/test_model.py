@@ -45,7 +45,12 @@ def make_library_model(config: GptRecipe) -> torch.nn.Module:
 
 
 def reorder_by_heads(weight: torch.Tensor, config: GptRecipe) -> torch.Tensor:
-    """Turn rows of all queries, all keys, all values into rows head by head."""
+    """Turn rows of all queries, all keys, all values into rows head by head.
+
+    Args:
+        weight: of shape (3 x hidden_size, hidden_size), or a bias of 3 x hidden_size; the result
+            has the same shape, with the queries, keys and values of the first head first.
+    """
     heads, width = config.num_heads, config.hidden_size // config.num_heads
     return weight.view(3, heads, width, -1).transpose(0, 1).reshape(weight.shape)
 
@@ -54,7 +59,12 @@ def reorder_by_heads(weight: torch.Tensor, config: GptRecipe) -> torch.Tensor:
 def copy_from_library(
     our_model: torch.nn.Module, library_model: torch.nn.Module, config: GptRecipe
 ) -> None:
-    """Copy weights into ``our_model``, whose table may have more rows than the vocabulary."""
+    """Copy weights into ``our_model``, whose table may have more rows than the vocabulary.
+
+    Args:
+        library_model: GPT-2 of transformers, with the same sizes.
+        config: these sizes.
+    """
     source = dict(library_model.transformer.named_parameters())
     our_model.wte.weight[: config.vocab_size] = source["wte.weight"]
     our_model.wpe.weight.copy_(source["wpe.weight"])
@@ -67,7 +77,7 @@ def copy_from_library(
         "down": "mlp.c_proj",
     }
     for name, parameter in our_model.named_parameters():
-        part, _, kind = name.rpartition(".")
+        part, _, kind = name.rpartition(".")  # ``kind`` is weight or bias
         if part == "norm":
             parameter.copy_(source[f"ln_f.{kind}"])
         if not part.startswith("blocks."):

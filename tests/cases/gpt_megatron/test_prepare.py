@@ -48,7 +48,12 @@ def small_blocks(monkeypatch):
 
 
 def run_prepare(corpus, data, tokenizer, **options):
-    """Prepare ``corpus`` into ``data``; return the lines of progress."""
+    """Prepare ``corpus`` into ``data``; return the lines of progress.
+
+    Args:
+        tokenizer: its folder.
+        options: further arguments of ``prepare``, such as ``workers``.
+    """
     progress_lines = []
     prepare(corpus, data, progress_lines.append, tokenizer=tokenizer, **options)
     return progress_lines
@@ -167,6 +172,10 @@ def read_fault(kind, corpus, data, tokenizer, **options):
     """Return the text of the error of type ``kind`` that ends the preparation of ``corpus``.
 
     The error must have a place, a rule and a fix, and ``data`` must not have been written.
+
+    Args:
+        tokenizer: its folder.
+        options: further arguments of ``prepare``, such as ``workers``.
     """
     with pytest.raises(kind) as caught:
         run_prepare(corpus, data, tokenizer, **options)

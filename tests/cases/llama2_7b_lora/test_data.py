@@ -96,7 +96,7 @@ def test_every_file_format_gives_the_same_rows(tmp_path, kind, place, names):
 
 
 def read_fault(folder, file="train.json"):
-    """Return the error of reading the split and its place below the folder."""
+    """Return what is wrong when ``file`` is read as a split, and the place, without the folder."""
     with pytest.raises(DataError) as caught:
         read_dialogues([folder / file])
     assert caught.value.fix

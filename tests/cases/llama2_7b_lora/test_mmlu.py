@@ -186,6 +186,9 @@ def score_on_rank(rank, model, tokenizer, mmlu):
 
     A pass takes at most 60 tokens of questions, so few that each rank needs several passes. The
     plan of a rank has only the rank's part of the questions.
+
+    Args:
+        mmlu: the subjects with their questions, which ``model`` answers.
     """
     plan = plan_scoring(tokenizer, mmlu, max_length=2048, rank=rank, world_size=2)
     return score_mmlu(
