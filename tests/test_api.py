@@ -221,6 +221,7 @@ def test_failed_write_of_the_page_names_the_folder(
     monkeypatch.setattr(local, "launch", lambda *_: TOY)  # a launch that has this record
     monkeypatch.setattr(running, "write_pages", raise_disk_full)
     plan = TOY.plan.model_copy(update={"run_dir": str(tmp_path)})
+    # ``Cluster()``: no options of a cluster; ``show_remark`` gets what the user is told.
     remarks: list[object] = []
     running.launch_once(
         plan, Cluster(), "toy", StopRequest(), quiet=True, show_remark=remarks.append
@@ -260,6 +261,7 @@ def test_error_without_a_text_is_reported_by_its_name(
     monkeypatch.setattr(local, "launch", lambda *_: TOY)  # a launch that has this record
     monkeypatch.setattr(running, "write_pages", raise_without_text)
     plan = TOY.plan.model_copy(update={"run_dir": str(tmp_path)})
+    # ``Cluster()``: no options of a cluster; ``show_remark`` gets what the user is told.
     remarks: list[object] = []
     running.launch_once(
         plan, Cluster(), "toy", StopRequest(), quiet=True, show_remark=remarks.append
@@ -270,6 +272,7 @@ def test_error_without_a_text_is_reported_by_its_name(
 def test_missing_vl_convert_is_one_error_after_the_markdown_pages(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # It draws the charts of page.html. The pages in Markdown, which have none, are written first.
     monkeypatch.setitem(sys.modules, "vl_convert", None)  # its import fails
     with pytest.raises(EnvironmentFault, match="vl_convert is not installed"):
         write_pages([TOY], tmp_path)
@@ -318,6 +321,7 @@ def test_records_are_shown_as_a_table_in_a_terminal_and_in_a_notebook() -> None:
 
 
 def test_a_notebook_shows_a_record_as_the_first_screen_of_its_page() -> None:
+    # ``TOY`` is a record of the toy case on one rank of a CPU that is called "Fake CPU".
     html = TOY._repr_html_()  # type: ignore[attr-defined]
     assert "<h3>Toy classification, 610 parameters · Fake CPU, 1 rank · fp32</h3>" in html
     assert "Training speed" in html

@@ -92,7 +92,9 @@ class Outer(Frozen):
 )
 def test_error_names_key_value_and_rule(document: Any, words: str) -> None:
     # ``Outer`` is a model of pydantic: ``name`` is required text, ``share`` lies between 0 and 1,
-    # ``kind`` is a or b, ``inner`` is a model with ``count``, 1 to 8, ``places`` are paths.
+    # ``kind`` is a or b, ``is_on`` true or false, ``inner`` is a model with ``count``, 1 to 8,
+    # ``places`` are paths, ``started`` is a time, and ``host`` has small letters, and may
+    # have a port.
     with pytest.raises(ValidationError) as raised:
         Outer.model_validate(document)
     assert describe_error(raised.value) == words
@@ -106,6 +108,7 @@ def test_text_that_is_not_json_names_the_line(tmp_path: Path) -> None:
     assert describe_error(raised.value).endswith(
         "it must be JSON; reading stopped at line 2 column 9"
     )
+    # The error of a file: its path and line, what is wrong in short, the reason, and the rule.
     fault = make_damage_error(raised.value, tmp_path / "a.json", "not a plan", rule="r")
     assert str(fault) == (
         f"{tmp_path}/a.json:2: not a plan: it must be JSON; reading stopped at line 2 column 9; r"
@@ -116,6 +119,7 @@ def test_misspelt_key_is_named_with_the_valid_keys() -> None:
     # The model ``Outer`` has a field ``inner``, a model whose only key is ``count``.
     with pytest.raises(ValidationError) as raised:
         Outer.model_validate({"name": "a", "inner": {"cuont": 2}})
+    # "file: " precedes the key, to say where it was read.
     fault = make_usage_error(raised.value, Outer, "file: ")
     assert (fault.what, fault.where) == ("unknown key 'inner.cuont'", "file: inner.cuont")
     assert fault.fix == "did you mean inner.count? Known: inner.count"
@@ -125,6 +129,7 @@ def test_misspelt_key_of_an_entry_is_named_with_the_valid_keys() -> None:
     # ``inner_by_name`` of the model ``Outer`` has tables by name; their only key is ``count``.
     with pytest.raises(ValidationError) as raised:
         Outer.model_validate({"name": "a", "inner_by_name": {"first": {"cuont": 2}}})
+    # "file: " would precede the key in ``where``, which is not looked at here.
     fault = make_usage_error(raised.value, Outer, "file: ")
     assert fault.what == "unknown key 'inner_by_name.first.cuont'"
     valid_key = "inner_by_name.first.count"

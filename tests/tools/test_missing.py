@@ -83,6 +83,8 @@ def test_wheel_satisfies_a_requirement_and_adds_its_requirements(tmp_path: Path)
 
 
 def test_a_version_out_of_range_is_missing_and_comes_in_its_tested_version(tmp_path: Path) -> None:
+    # The tests run with a later rich. ``run_tool`` returns the exit code, the packages that are
+    # missing, and the commands that fetch them.
     code, package_names, (command,) = run_tool(tmp_path, "rich<1")
 
     assert (code, package_names) == (1, ["rich"])
@@ -91,7 +93,7 @@ def test_a_version_out_of_range_is_missing_and_comes_in_its_tested_version(tmp_p
 
 
 def load_tool() -> Any:
-    """Return the module of the tool."""
+    """Return ``tools/missing.py``, which names packages that are not installed, as a module."""
     spec = importlib.util.spec_from_file_location("missing", TOOL)
     assert spec is not None
     assert spec.loader is not None

@@ -124,6 +124,8 @@ def test_digest_of_all_ranks_does_not_depend_on_how_rows_lie_on_them() -> None:
         for part in parts:
             scored = EvaluationSum()
             scored.add(ScoredRows.of(rows[part], len(rows[part])), total=1.0)
+            # What a rank reports. The empty list: the keys of training rows, which are not looked
+            # for among the scored ones here.
             events.append(summarize_scores(scored.scores(), []))
         combined = combine_scores(events)
         assert combined is not None

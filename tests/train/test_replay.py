@@ -26,6 +26,7 @@ DDP = pytest.param(False, id="ddp")
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
 def test_steps_from_a_saved_state_are_the_same_to_the_bit(precision: str) -> None:
+    # Dropout draws random numbers, whose state must be saved too; fp16 has a loss scale.
     job = tiny_gpt.new_job(rank=0, world_size=1, precision=precision, dropout=0.2)
     batches = list(iterate_batches(job, SyncDevice(FakeClock()), 0, depth=0))
     job.step(iter(batches[:1]))
@@ -49,7 +50,7 @@ def test_steps_from_a_saved_state_are_the_same_to_the_bit(precision: str) -> Non
 
 
 def test_digest_of_a_step_has_gradients_in_the_order_of_the_backward_pass() -> None:
-    job = tiny_gpt.new_job(rank=0, world_size=1)
+    job = tiny_gpt.new_job(rank=0, world_size=1)  # a model of two blocks, trained by Adam
     digests = StepDigests(job.trained_parameters(), job.stepper)
     (first, second, *_) = iterate_batches(job, SyncDevice(FakeClock()), 0, depth=0)
     # The first step has a learning rate of 0, so only the second one changes weights.

@@ -178,6 +178,7 @@ def test_sharded_checkpoint_resumes_on_two_ranks_and_on_one(
 
 @needs_checkpoints
 def test_a_damaged_checkpoint_or_one_of_another_model_is_refused(tmp_path: Path) -> None:
+    # ``SAVE_EVERY_STEPS`` is 2: of 3 steps, there is a checkpoint after step 2.
     train(tiny_llama31.new_job(checkpoint_every_steps=SAVE_EVERY_STEPS), tmp_path, steps=3)
     place = tmp_path / "step-2"
     # Steps of 8 samples.

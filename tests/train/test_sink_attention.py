@@ -56,6 +56,7 @@ def test_kernels_of_accelerators_get_a_width_that_is_a_multiple_of_8(
         return scaled_dot_product_attention(query, *args, **options)
 
     monkeypatch.setattr(sink_attention, "scaled_dot_product_attention", attend)
+    # Of 2 sequences of 12 tokens, with 4 heads and a sink for each; 0.3 is any scale.
     query, key, value = torch.empty(3, 2, 4, 12, head_width, device="meta")
     result = compute_sink_attention(
         query, key, value, torch.empty(4, device="meta"), scaling=0.3, window=window

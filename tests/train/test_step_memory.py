@@ -100,6 +100,8 @@ def test_real_step_needs_the_predicted_memory_or_somewhat_more(
     context = JobContext(recipe, folder, rank=0, world_size=1, device=sync_device)
     module = cases.import_part(case, "job")
     loaded = module.load_data(context)
+    # ``LiveTensors`` adds up the bytes of all tensors; ``peak``: the most at a time. The first of
+    # three steps makes the optimizer's state, so later ones need more.
     with LiveTensors() as live:
         job = module.build(context, loaded)
         batches = job.batches(0)
@@ -292,7 +294,15 @@ LORA_ALL = "q_proj,k_proj,v_proj,o_proj,gate_proj,up_proj,down_proj"
 
 
 def predict_published_memory(case: str, recipe: Any, world_size: int) -> Prediction:
-    """Return the estimate of a case for its published model and data."""
+    """Return the memory that a case estimates for a rank, with its published model and data.
+
+    Sizes that the case would read from files are given: ``PRESETS`` and ``DISTILBERT`` are those of
+    published models, ``CRITEO`` the rows of each table of clicks.
+
+    Args:
+        recipe: of the case.
+        world_size: number of ranks.
+    """
     if case == "llama2_7b_lora":
         from trainmark.cases.llama2_7b_lora.estimates import predict_peak_bytes
         from trainmark.cases.llama2_7b_lora.model_files import PRESETS
@@ -432,7 +442,9 @@ def test_published_recipes_are_within_a_tenth_of_what_the_allocator_reserved(
     """``reserved_gib``: of torch's CUDA allocator after three or four steps on a simulated card.
 
     The steps had the real shapes. Torch 2.11 was used for the mixture of experts, 2.13 for the
-    others, and 2.15 for the second of two entries of one recipe.
+    others, and 2.15 for the second of two entries of one recipe. ``name`` is that of a recipe of
+    the case, and ``changes`` are fields of it; ``LIBRARY_KERNELS`` and ``OWN_KERNELS`` choose the
+    kernels of torch or of Trainmark, and ``LORA_ALL`` adapts all linear layers of a block.
     """
     recipe = replace(cases.load(case).recipes[name], **changes)
     estimate = predict_published_memory(case, recipe, world_size)

@@ -102,8 +102,8 @@ def test_second_data_set_counts_as_training_after_the_first_ends():
     counter.note_backward()
     counter.take_fetches()
     # ``take_fetches`` ends a step and returns its training batches. The second data set, ``VALID``,
-    # is taken for an evaluation until two steps in a row had no batch of the first, ``TRAIN``.
-    # ``MARKS`` are times of the fetch, without effect here.
+    # is taken for an evaluation until two steps in a row had no batch of the first, ``TRAIN``. Of
+    # four such steps, the last one is looked at. ``MARKS`` are times of the fetch, without effect.
     for _ in range(4):
         counter.add(VALID, torch.zeros(2, 3), MARKS)
         counter.note_backward()
@@ -133,13 +133,14 @@ def test_rows_are_digested_by_their_bytes(dimension):
     counter = BatchCounter(sample_dimension=dimension)
     counter.add(TRAIN, rows if dimension == 0 else rows.T, MARKS)
     counter.note_backward()
-    # The 4 bytes of each row: two numbers of bfloat16.
+    # The 4 bytes of each row: two numbers of bfloat16. A digest is the number in 7 bytes of hash.
     contents = [bytes(row.clone().untyped_storage()) for row in rows]
     expected = [int.from_bytes(blake2b(row, digest_size=7).digest(), "big") for row in contents]
     assert counter.list_rows() == expected
 
 
 def test_rows_of_sparse_tensor_have_no_digests():
+    # ``TRAIN`` is the id of a data set; ``MARKS`` are times of the fetch, without effect here.
     counter = BatchCounter()
     counter.add(TRAIN, torch.eye(3).to_sparse(), MARKS)
     counter.note_backward()
@@ -147,6 +148,7 @@ def test_rows_of_sparse_tensor_have_no_digests():
 
 
 def test_digests_of_images_take_no_noticeable_time():
+    # ``TRAIN`` is the id of a data set; ``MARKS`` are times of the fetch, without effect here.
     counter = BatchCounter()
     images = torch.zeros(8, 3, 224, 224)  # 4.8 MB; a loop in Python over its bytes takes seconds
     start_s = time.process_time()

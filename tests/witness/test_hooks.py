@@ -103,7 +103,8 @@ def test_each_epoch_has_its_own_number(
 
 
 def test_epoch_that_is_left_early_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    # The program reads one batch of two in each of two epochs.
+    # The program reads one batch of two in each of two epochs. 100: more calls of the device than
+    # there are. ``monkeypatch`` puts back what the hooks replace.
     monkeypatch.setattr(_BaseDataLoaderIter, "__next__", _BaseDataLoaderIter.__next__)
     hooks._hook_loaders()
     watched = WatchedProcess(FailingDevice(first_failure=100))

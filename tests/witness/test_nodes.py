@@ -53,6 +53,7 @@ def _measure_nodes(tmp_path, monkeypatch):
         assert plan.witness is not None
         witness = plan.witness.model_copy(update=changes)
         plan = plan.model_copy(update={"witness": witness})
+        # The last argument would show the progress.
         submission.launch(plan, Cluster(master_port=port), StopRequest(), lambda _: None)
         return read_checked_record(tmp_path / "run")
 

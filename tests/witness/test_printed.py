@@ -64,6 +64,7 @@ def test_each_state_of_a_progress_bar_is_a_line(tmp_path):
 
 
 def test_files_of_all_nodes_are_read(tmp_path):
+    # Each node keeps what its program printed in a file of its own.
     for node in range(2):
         (tmp_path / f"log.node{node}.txt").write_text(f"{node + 1} ms\n")
     witness = make_witness(r"(?P<step_ms>[0-9]+) ms", tmp_path)

@@ -73,6 +73,7 @@ def test_gate_compares_a_program_with_its_earlier_runs(runs):
 
 
 def test_audit_takes_witnessed_records(runs):
+    # ``first`` is a run of a user's own program, which has passed.
     process = call("audit", str(runs / "first"), "--json")
     assert process.returncode == 0, process.stderr
     assert json.loads(process.stdout)["findings"] == []
@@ -80,6 +81,7 @@ def test_audit_takes_witnessed_records(runs):
 
 @pytest.mark.parametrize("lang", ["en", "zh"])
 def test_page_and_terminal_say_that_it_is_witnessed(runs, lang):
+    # ``first`` is a run of a user's own program, the label of which is ``witnessed``.
     assert "witnessed" in (runs / "first" / f"page.{lang}.md").read_text().splitlines()[0]
     process = call("report", str(runs / "first"), "--lang", lang)
     assert process.returncode == 0, process.stderr
@@ -92,6 +94,7 @@ def test_verification_computes_the_same_again(runs):
 
 
 def test_bundle_and_site_take_witnessed_runs(runs, tmp_path):
+    # ``runs`` has three runs of a user's own program, the label of which is ``witnessed``.
     bundle = str(tmp_path / "first.trainmark.zip")
     assert call("bundle", str(runs / "first"), "-o", bundle).returncode == 0
     assert call("verify", bundle).returncode == 0

@@ -108,6 +108,9 @@ def test_mean_loss_of_the_last_window_is_compared_with_its_target(tmp_path, targ
     ],
 )
 def test_exit_code_says_how_the_run_ended(tmp_path, words, work, exit_code):
+    # ``words``: a program of ``PROGRAMS`` and its arguments; ``bad.py`` raises an exception, or its
+    # optimizer never steps. ``work``: the file of ``--witness``. Exit code 1: the run failed; 2:
+    # the command was refused.
     (tmp_path / "work.toml").write_text(work)
     options = ["--witness", str(tmp_path / "work.toml"), "--out", str(tmp_path / "run")]
     program = [sys.executable, str(PROGRAMS / words[0]), *words[1:]]

@@ -49,7 +49,12 @@ def fail() -> float:
 
 
 def make_rank() -> WitnessedRank:
-    """Return a rank of a program with one optimizer, on a device whose time stands still."""
+    """Return a rank of a program with one optimizer, on a device whose time stands still.
+
+    The file of ``--witness`` does not say how many samples a step has, so they would be counted.
+    There is no warm-up, and each step is a window, at whose end the weights are checked. The host's
+    clock shows 1 ns more at each call. Events are not written.
+    """
     ticks = count()
     rank = WitnessedRank(
         stated=StatedStep(
@@ -93,9 +98,10 @@ def _process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> WitnessedProces
 
 def test_optimizer_that_steps_another_one_counts_once(process: WitnessedProcess) -> None:
     process.rank = rank = make_rank()
-    optimizer = OuterOptimizer(make_optimizer())
+    optimizer = OuterOptimizer(make_optimizer())  # its step is one of the inner optimizer
     for _ in range(2):
         optimizer.step()
+    # ``_optimizer_steps`` has the steps of each optimizer that is watched: of the outer one alone.
     assert (rank.steps, rank._optimizer_steps) == (2, [2])
 
 
@@ -103,11 +109,13 @@ def test_steps_after_a_failed_one_of_another_optimizer_count(process: WitnessedP
     # The program catches an exception in the step of one optimizer, and goes on with another one.
     process.rank = rank = make_rank()
     failing = make_optimizer()
+    # ``fail`` is a closure, which the optimizer calls in its step, and which raises the error.
     with pytest.raises(RuntimeError, match="out of memory"):
         failing.step(fail)
     optimizer = make_optimizer()
     for _ in range(3):
         optimizer.step()
+    # The steps of the training, and those of each optimizer.
     assert (rank.steps, rank._optimizer_steps) == (3, [0, 3])
 
 
@@ -127,12 +135,15 @@ def make_claim(process: WitnessedProcess) -> Callable[[], float]:
 
 
 def test_step_that_does_the_first_backward_pass_counts(process: WitnessedProcess) -> None:
-    # The closure is called by an optimizer that another one steps. Before, a step has failed.
+    # ``make_claim`` returns a closure, which an optimizer calls in its step, and which makes the
+    # process a rank, as the first backward pass does. Here the optimizer is stepped by another one.
+    # Before, a step has failed, by the closure ``fail``.
     with pytest.raises(RuntimeError, match="out of memory"):
         make_optimizer().step(fail)
     OuterOptimizer(make_optimizer()).step(make_claim(process))
     assert process.is_watching  # the probe has not failed
     assert process.rank is not None
+    # The steps of the training, and those of each optimizer.
     assert (process.rank.steps, process.rank._optimizer_steps) == (1, [1])
 
 
@@ -149,7 +160,8 @@ def test_optimizer_that_replaces_another_one_is_watched() -> None:
         assert len(others) < 1000
     for _ in range(2):
         step(rank, optimizer)
-    assert rank._optimizer_steps == [1, 2]
+    assert rank._optimizer_steps == [1, 2]  # of each optimizer
+    # The only tensor is that of the second optimizer (1), in its first group, the first of it.
     assert list(rank.weights.collect_tensors()) == ["1.0.0"]
     assert not rank.weights.violations
 

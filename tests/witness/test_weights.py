@@ -33,6 +33,7 @@ def test_only_checks_between_windows_count(joins):
     weights.add(optimizer)
     optimizer.step()
     weights.count_step(optimizer)
+    # Not exact: a sample of the elements is compared, which is enough if it has changed.
     weights.check_window(first_step=0, steps=1, exact=False)
     other = make_optimizer()
     if joins:
@@ -46,6 +47,8 @@ def test_only_checks_between_windows_count(joins):
 
 def test_step_that_goes_on_after_a_window_ended_in_it_may_change_tensors():
     # An evaluation in the closure of a step ends the window; the step then changes the tensors.
+    # ``TrainedWeights`` checks at the end of a window whether they have changed, and before a step
+    # whether something else than the steps has changed them, which is a violation.
     optimizer = make_optimizer()
     weights = TrainedWeights(clock=lambda: 0)
     weights.add(optimizer)
@@ -58,7 +61,9 @@ def test_step_that_goes_on_after_a_window_ended_in_it_may_change_tensors():
 
 
 def test_optimizer_whose_last_group_is_empty_is_checked():
-    # An optimizer of one tensor in its first group, and of none in a second one.
+    # An optimizer of one tensor in its first group, and of none in a second one. ``TrainedWeights``
+    # checks that steps, and nothing else, change tensors. It reads the clock, which stands still,
+    # to tell how long that takes.
     optimizer = make_optimizer()
     optimizer.add_param_group({"params": []})
     weights = TrainedWeights(clock=lambda: 0)

@@ -108,6 +108,9 @@ def test_ignored_target_may_be_the_number_of_a_padding_row(
     # A group of one rank, whose sums over ranks are the numbers themselves.
     monkeypatch.setattr(torch.distributed, "all_reduce", lambda *_args, **_options: None)
     group: Any = object() if is_sharded else None
+    # After the tensors: the ranks that share the classes, the number of classes without padding,
+    # the rows whose scores are computed at once, the type in which they are multiplied, the number
+    # of this rank's first class, and the target that is ignored.
     loss = _LinearCrossEntropy.apply(  # type: ignore[no-untyped-call]
         hidden, weight, targets, group, 6, 4, torch.float32, 0, 7
     )

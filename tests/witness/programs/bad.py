@@ -28,7 +28,11 @@ second = torch.optim.SGD(other.parameters(), lr=0.1)
 
 
 def train(steps=20):
-    """Train both or one of the models, with the mistake that ``KIND``, an argument, names."""
+    """Train both or one of the models, with the mistake that ``KIND``, an argument, names.
+
+    ``model`` and ``other`` are linear layers from 8 features to 2 classes; ``optimizer`` trains the
+    first one, ``second`` the other one. A batch has 8 rows.
+    """
     for step in range(steps):
         inputs, targets = torch.randn(8, 8), torch.randint(0, 2, (8,))
         logits = model(inputs)

@@ -28,6 +28,10 @@ class Texts(Dataset):
         return 4096
 
     def __getitem__(self, place):
+        """Return a row: ``LENGTH`` (32) tokens, those that follow each of them, and the padding.
+
+        Tokens are 1 to ``WORDS`` - 1. ``place`` is the row's number, by which it is drawn.
+        """
         if LIE == "waiting":
             time.sleep(0.001)
         if LIE == "one_row":
@@ -47,12 +51,18 @@ class Model(nn.Module):
     """A small language model. ``LIE``, an argument of the program, may leave out a part of it."""
 
     def __init__(self):
+        """Build the layers, whose width is ``WIDTH``; ``WORDS`` is the number of tokens."""
         super().__init__()
         self.embedding = nn.Embedding(WORDS, WIDTH)
         self.layers = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(4))
         self.head = nn.Linear(WIDTH, WORDS)
 
     def forward(self, tokens):
+        """Return the scores of each next token.
+
+        Of the lies, "fewer_layers" uses only the first layer; "detached" keeps gradients from
+        all of them.
+        """
         hidden = self.embedding(tokens)
         for number, layer in enumerate(self.layers):
             if LIE == "fewer_layers" and number > 0:
@@ -76,7 +86,10 @@ def batches():
 
 
 def compute_loss(batch):
-    """Return the loss of a micro-batch, spoiled if ``LIE``, an argument, says so."""
+    """Return the loss of a micro-batch, spoiled if ``LIE``, an argument, says so.
+
+    A step has ``ACCUMULATE`` (2) micro-batches, by which the loss is divided.
+    """
     logits = model(batch["input_ids"])
     loss = nn.functional.cross_entropy(logits.flatten(0, 1), batch["labels"].flatten())
     if LIE == "zero_loss":
