@@ -193,6 +193,8 @@ def test_token_command_creates_tokens(tmp_path, monkeypatch, capfd):
 
 
 def test_token_is_saved_in_the_named_store(tmp_path, monkeypatch, capfd):
+    # ``runs`` is the store if none is named. "lab" and "x" are names of tokens; ``read_hashes``
+    # returns the tokens' hashes by name. ``run_program`` returns the exit code.
     store, runs = tmp_path / "srv", tmp_path / "runs"
     for folder in (store, runs):
         folder.mkdir()

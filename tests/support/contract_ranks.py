@@ -79,6 +79,8 @@ def check_sharding(device, rank, world):
     whole_model, sharded_model = (device.place(build_model(recipe, seed=1)) for _ in range(2))
     expected_loss = whole_model(ids[:, :-1], ids[:, 1:])
     expected_loss.backward()
+    # The model is sharded over all ranks, each block of it as a unit. 1: no tensor parallelism,
+    # which would split single layers.
     mesh = init_device_mesh(device.torch_type, (world, 1), mesh_dim_names=("data", "tensor"))
     trained_model = parallelize(
         sharded_model, Ranks(rank, world, mesh=mesh), shards=sharded_model.blocks

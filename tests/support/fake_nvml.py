@@ -213,7 +213,7 @@ def _put_error_counters_and_modes(library: Any, require_supported: Callable[[Any
     library.nvmlDeviceGetRemappedRows = lambda card: (*require_supported(card.remapped), 0, 0)
     library.nvmlDeviceGetPcieReplayCounter = lambda card: require_supported(card.pcie_replays)
     library.nvmlDeviceGetPowerManagementLimit = lambda card: require_supported(card.power_limit_mw)
-    library.nvmlDeviceGetPowerManagementDefaultLimit = lambda card: 700_000
+    library.nvmlDeviceGetPowerManagementDefaultLimit = lambda card: 700_000  # in mW
     library.nvmlDeviceGetPersistenceMode = lambda card: require_supported(card.persistence)
     # The current mode, and the one after the next start of the machine.
     library.nvmlDeviceGetEccMode = lambda card: [require_supported(card.ecc_mode), 0]
@@ -285,6 +285,7 @@ def put_cards(
     """
     from trainmark.devices.vendors.nvidia import driver
 
+    # The address is domain:bus:device.function; the first card is on bus 41 (hexadecimal), any bus.
     for number, card in enumerate(cards):
         card.bus = card.bus or f"00000000:{0x41 + number:02X}:00.0"
         for part in card.slices or ():

@@ -79,6 +79,10 @@ def score_with_lm_eval(folder, batch_size=4):
 
     A question has ``log_probabilities`` of its four answers, and ``acc``: 1.0 if the right one has
     the highest. The tasks are its own ``mmlu`` tasks, read from files instead of the hub.
+
+    Args:
+        folder: has the model and its tokenizer in ``model``; the files of the tasks go into it.
+        batch_size: how many answers are scored at once.
     """
     os.environ |= {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
     import lm_eval

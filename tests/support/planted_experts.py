@@ -411,6 +411,8 @@ def list_codes(rank_results: list[dict[str, Any]]) -> set[str]:
         for result in rank_results
         if "parameters" in result
     ]
+    # The check compares parameters of ranks that each have a whole model. An empty recipe says so:
+    # no field divides the model among ranks.
     plan: Any = SimpleNamespace(recipe={})
     run: Any = SimpleNamespace(ranks=ranks)
     return codes | {item.code for item in broken_rules._check_replicas(plan, run)}
