@@ -394,6 +394,7 @@ def test_other_model_is_refused_even_if_its_recipe_is_allowed() -> None:
     with pytest.raises(UsageError, match="never compared") as fault:
         compare(make_series("a", RATES_NEAR_100), b, allow=["max_steps"])
     assert fault.value.fix is None  # nothing would help
+    assert "balanced" not in str(fault.value)  # that rule is about other runs
 
 
 def test_run_with_forced_expert_balance_is_never_compared_with_a_training() -> None:
@@ -403,7 +404,7 @@ def test_run_with_forced_expert_balance_is_never_compared_with_a_training() -> N
         for launch in make_series("b", RATES_NEAR_100, first_minute=10)
     ]
     for allow in ([], ["bound"]):  # not even if this difference is allowed
-        with pytest.raises(UsageError, match="never compared") as fault:
+        with pytest.raises(UsageError, match=r"a balanced run, .* is never compared") as fault:
             compare(make_series("a", RATES_NEAR_100), b, allow=allow)
         assert fault.value.fix is None  # nothing would help
 

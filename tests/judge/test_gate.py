@@ -13,6 +13,7 @@ from trainmark.errors import RecordError, UsageError
 from trainmark.judge.comparison.baseline_gate import compute_tolerance, judge_against_baseline
 from trainmark.judge.comparison.gate import Judgement, combine_exit_codes
 from trainmark.judge.comparison.history_gate import judge_against_history
+from trainmark.record.messages import render
 from trainmark.record.record import Cause, FigureEntry
 from trainmark.record.trust import grade_reasons
 from trainmark.spec import message
@@ -444,6 +445,10 @@ def test_short_history_is_reported_once() -> None:
         3,
     )
     assert judgement.message.args == {"runs": 9, "least": 10}
+    assert render(judgement.message, "en") == (
+        "too few earlier runs of the same work report the same figure: 9, but at least 10 are "
+        "needed"
+    )
     assert judge_last_night(RATES_NEAR_100[:11]).verdict == "passed"
     (judgement,) = judge_against_history(
         make_nights([100.0], first=9), make_nights(RATES_NEAR_100[:3], repeat=5), ["p_train"]

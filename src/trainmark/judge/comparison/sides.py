@@ -247,10 +247,12 @@ def make_other_work_error(not_allowed: Sequence[Difference]) -> UsageError:
     what = f"{first.name} differs: {' and '.join(distinct_values[:2])}"
     where = "the work of A and B differs"
     if never_allowed:
-        rule = (
-            "runs of different cases, models or datasets are never compared; a balanced run, which "
-            "gives a bound on the speed, is never compared with a training run"
-        )
+        rule = "runs of different cases, models or datasets are never compared"
+        if first.name == "bound":
+            rule = (
+                "a balanced run, which gives a bound on the speed, is never compared with a "
+                "training run"
+            )
         return UsageError(what, where=where, rule=rule)
     names = [fact.name for fact in not_allowed]
     rule = "only the same work can be compared"
