@@ -60,7 +60,7 @@ def test_case_with_another_name_than_its_folder_is_refused(make_case: Callable[.
     name = make_case("from trainmark.cases.toy.case import CASE")
     with pytest.raises(UsageError) as caught:
         cases.load(name)
-    assert caught.value.what == f"CASE.name is 'toy' in the folder {name!r}"
+    assert {"'toy'", repr(name)} <= set(caught.value.what.replace(",", "").split())  # both names
     assert "rename the folder" in str(caught.value)
 
 
@@ -71,7 +71,7 @@ def test_case_with_another_name_than_its_entry_point_is_refused(
     monkeypatch.setattr(cases, "_locate_cases", lambda: {"other": "trainmark.cases.toy"})
     with pytest.raises(UsageError) as caught:
         cases.load("other")
-    assert caught.value.what == "CASE.name is 'toy' in the entry point 'other'"
+    assert {"'toy'", "'other'"} <= set(caught.value.what.replace(",", "").split())  # both names
     assert caught.value.where == "trainmark.cases.toy.case"
     assert "rename the entry point" in str(caught.value)
 
