@@ -13,10 +13,13 @@ import pytest
 from support.acceptance_evidence import DEVICES, NODE, DeviceEvidence, make_acceptance, make_digests
 from trainmark.acceptance import evidence as evidence_module
 from trainmark.acceptance import verdicts
+from trainmark.acceptance.assessment import Assessment
 from trainmark.acceptance.conclusion import conclude_devices
 from trainmark.acceptance.evidence import EVIDENCE_DIR, Evidence
 from trainmark.acceptance.model import ERROR_RATE, judge_measurements
 from trainmark.acceptance.result import Member, describe_schema, read_result
+from trainmark.acceptance.tasks import STEP
+from trainmark.acceptance.times import AloneTime, Times
 from trainmark.errors import RecordError
 from trainmark.pages.acceptance import (
     build_acceptance_document,
@@ -511,6 +514,39 @@ def test_page_of_a_machine_without_pairs_does_not_mention_their_noise(
     for first, second in combinations(DEVICES, 2):
         evidence.write_pair_round(first, second)
     assert noise_of_pairs in to_markdown([build_acceptance_document(judge_folder(tmp_path))], lang)
+
+
+def test_two_rounds_that_show_a_noise_are_not_called_too_few_to_estimate_it() -> None:
+    """Two devices take 1.0 s and 1.2 s for a step in one round, and in the other the reverse.
+
+    The noise can be estimated, but not well enough to tell how many more rounds would decide.
+    """
+    assessment = Assessment(product_of_member={"a": "gpu", "b": "gpu"})
+    alone = [
+        AloneTime(0, "a", 1.0),
+        AloneTime(0, "b", 1.2),
+        AloneTime(1, "a", 1.2),
+        AloneTime(1, "b", 1.0),
+    ]
+
+    verdicts.judge_times(
+        assessment,
+        {STEP: Times(alone=alone, pairs=[])},
+        [("a", "b")],
+        worse_by=0.03,
+        rates_worse_by=0.1,
+    )
+
+    (quantity,) = assessment.quantities
+    assert quantity.noise is not None
+    for member in assessment.list_members():
+        assert member.decision == "undecided"
+        assert member.step is not None  # its interval is known
+        assert member.doubt == "interval_after_few_rounds"
+        text = translate(explain_verdict(member), "en")
+        assert "too few rounds to estimate the noise" not in text
+        assert "the confidence interval contains the tolerance limit" in text
+        assert "not known well enough to tell how many more rounds are needed" in text
 
 
 def test_more_rounds_than_can_be_measured_are_no_remedy() -> None:

@@ -196,8 +196,18 @@ def test_dry_run_prints_times_and_the_command(cli, tmp_path: Path) -> None:
                 "the folder contains earlier rounds; add devices to --phases",
             ],
         ),
-        # Ten pairs of five devices estimate the noise.
-        (("--nproc", "5", "--repeats", "1"), []),
+        # Fifteen pairs of six devices estimate the noise.
+        (("--nproc", "6", "--repeats", "1"), []),
+        # Six measurements of two devices estimate it roughly, eight well enough.
+        (
+            ("--nproc", "2", "--repeats", "3"),
+            [
+                "so few rounds show the noise only roughly, so confidence intervals are at least "
+                "2.2 times as wide as with a known noise, and devices may stay undecided; use a "
+                "larger --repeats",
+            ],
+        ),
+        (("--nproc", "2", "--repeats", "4"), []),
         (
             ("--nproc", "1"),
             [

@@ -20,9 +20,10 @@ from trainmark.acceptance.estimation import (
     compute_peer_level,
     estimate_alone,
 )
+from trainmark.acceptance.intervals import MANY_MEASUREMENTS, compute_num_std_errors
 from trainmark.acceptance.judgement import MIN_LINK_ROUNDS, Judgement, Measurements
 from trainmark.acceptance.link_verdicts import judge_links
-from trainmark.acceptance.node_verdicts import SHAREABLE_CAUSES, judge_nodes
+from trainmark.acceptance.node_verdicts import SHAREABLE_CAUSES, TESTS_PER_NODE, judge_nodes
 from trainmark.acceptance.pair_model import fit_pairs
 from trainmark.acceptance.trends import compute_round_levels
 
@@ -131,6 +132,21 @@ def count_degrees_of_freedom(*, num_alone: int, num_pairs: int, num_nodes: int) 
     degrees_of_freedom_alone = num_alone - num_nodes
     # Fewer measurements than nodes count 0: a negative number must not reduce the other one.
     return max(0, degrees_of_freedom_pairs) + max(0, degrees_of_freedom_alone)
+
+
+def compute_widening(num_nodes: int, degrees_of_freedom: int) -> float:
+    """Return how many times as wide as with a known noise the intervals of nodes are.
+
+    Few measurements show the noise only roughly, which makes the intervals wider. For a judgement
+    of several quantities or peer groups, which share the error rate, they are even wider.
+
+    Args:
+        degrees_of_freedom: of the noise, at least 1.
+    """
+    error_rate = ERROR_RATE / 2  # the other half is for links
+    return compute_num_std_errors(
+        error_rate, TESTS_PER_NODE * num_nodes, degrees_of_freedom
+    ) / compute_num_std_errors(error_rate, TESTS_PER_NODE * num_nodes, MANY_MEASUREMENTS)
 
 
 def _correct_noise(

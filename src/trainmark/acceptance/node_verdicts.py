@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 # Causes that may be one fault of several nodes, of their switch for instance.
 SHAREABLE_CAUSES = (Cause.NETWORK, Cause.GROUP, Cause.UNKNOWN)
-_TESTS_PER_NODE = 2  # over all rounds, and in the later half of them
+TESTS_PER_NODE = 2  # over all rounds, and in the later half of them
 _MIN_GROUP = 3  # nodes; two have only a single pair
 
 
@@ -74,7 +74,7 @@ def judge_nodes(
     num_nodes = measured.num_nodes
     # Two tests of each node: it is judged over all rounds, and over the later half of them.
     num_std_errors = compute_num_std_errors(
-        error_rate, _TESTS_PER_NODE * num_nodes, degrees_of_freedom
+        error_rate, TESTS_PER_NODE * num_nodes, degrees_of_freedom
     )
     estimates = [
         _choose_estimate(
@@ -135,7 +135,7 @@ def _count_rounds_to_decide(
     # alone. So the rounds are also counted with the narrower intervals of a known noise, as after
     # many measurements. If a number of rounds would decide only then, it is not known yet.
     num_std_errors = compute_num_std_errors(
-        error_rate, _TESTS_PER_NODE * len(effect), degrees_of_freedom=MANY_MEASUREMENTS
+        error_rate, TESTS_PER_NODE * len(effect), degrees_of_freedom=MANY_MEASUREMENTS
     )
     rounds_with_known_noise = count_more_rounds(
         effect, num_std_errors * std_error, count, effect_limit

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from trainmark.acceptance.model import count_degrees_of_freedom
+from trainmark.acceptance.model import compute_widening, count_degrees_of_freedom
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from trainmark.acceptance.evidence import Phase
     from trainmark.acceptance.request import AcceptRequest
     from trainmark.acceptance.timetable import ScheduledRound
+
+_MAX_WIDENING = 2.0  # of intervals because of few rounds; wider ones are worth a remark
 
 
 def list_option_remarks(
@@ -38,7 +40,8 @@ def list_option_remarks(
         )
         if value >= 1  # 1 is 100%: the user may have meant percent
     ]
-    if num_members == 1 and request.baseline is None:
+    has_comparison = num_members > 1 or request.baseline is not None
+    if not has_comparison:
         remarks.append(
             f"a single {unit} has no peers, so its speed stays undecided; "
             f"add --baseline, or measure more {alone_phase}"
@@ -51,13 +54,21 @@ def list_option_remarks(
     degrees_of_freedom = count_degrees_of_freedom(
         num_alone=num_teams[alone_phase], num_pairs=num_teams["pairs"], num_nodes=num_members
     )
+    is_alone_measured = alone_phase in request.chosen_phases
+    fix = "use a larger --repeats" if is_alone_measured else f"add {alone_phase} to --phases"
     if degrees_of_freedom < 1:
-        is_alone_measured = alone_phase in request.chosen_phases
-        fix = "use a larger --repeats" if is_alone_measured else f"add {alone_phase} to --phases"
         remarks.append(
             f"there are too few rounds to estimate the noise, so no {unit} can pass unless the "
             f"folder contains earlier rounds; {fix}"
         )
+    elif has_comparison:
+        widening = compute_widening(num_members, degrees_of_freedom)
+        if widening > _MAX_WIDENING:
+            remarks.append(
+                "so few rounds show the noise only roughly, so confidence intervals are at least "
+                f"{widening:.1f} times as wide as with a known noise, and {alone_phase} may stay "
+                f"undecided; {fix}"
+            )
     return remarks
 
 

@@ -45,6 +45,7 @@ Doubt = Literal[
     "too_few_rounds",
     "no_peers",
     "interval",
+    "interval_after_few_rounds",
     "differs_without_majority",
 ]
 

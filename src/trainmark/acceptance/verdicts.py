@@ -150,7 +150,7 @@ def _note_members(
     for number, name in enumerate(names):
         interval = _make_interval(nodes, number)
         if interval is None:
-            # It was measured, but the noise of so few measurements is not known.
+            # It was measured, but so seldom that the noise of its measurements is not known.
             if quantity == STEP and isfinite(nodes.slower[number]):
                 assessment.doubts[name] = DoubtOfMember("too_few_rounds")
             continue
@@ -175,10 +175,11 @@ def _explain_undecided(more_rounds: int) -> DoubtOfMember:
 
     Args:
         more_rounds: number of further rounds that would decide; ``NO_ROUNDS``: no practical number
-            would; ``UNKNOWN_ROUNDS``: after so few rounds the number is not known.
+            would; ``UNKNOWN_ROUNDS``: after so few rounds the noise is known only roughly, and the
+            number is not known.
     """
     if more_rounds == UNKNOWN_ROUNDS:
-        return DoubtOfMember("too_few_rounds")
+        return DoubtOfMember("interval_after_few_rounds")
     return DoubtOfMember("interval", more_rounds=None if more_rounds == NO_ROUNDS else more_rounds)
 
 
