@@ -88,7 +88,8 @@ def test_written_plan_is_read_back(resolve: Any, tmp_path: Path) -> None:
 
 
 def test_plan_from_a_key_equals_plan_from_options(resolve: Any) -> None:
-    # model:framework:device:nodes:ranks:repeats.
+    # model:framework:device:nodes:ranks:repeats. A plan names the installed torch as its framework,
+    # which is 2.13 in this file, as a fixture sets it; ``resolve`` plans for the CPU.
     by_key = resolve("toy:pytorch_2.13:cpu:1:2:3")
     by_options = resolve("toy", nproc=2, repeat=3)
     assert by_key == by_options

@@ -63,7 +63,8 @@ def parse(tmp_path: Path) -> Parse:
 
 
 def test_every_key_is_read(parse: Parse, tmp_path: Path) -> None:
-    # The first run of ``FULL`` has only a case, the second one every key of a run.
+    # The first run of ``FULL`` has only a case, the second one every key of a run. The plan itself
+    # has a name, which is also its folder in ``runs``, and a device: that of runs that name none.
     plan = parse(FULL)
     assert (plan.name, plan.out) == ("two-of-a-kind", Path("runs/two-of-a-kind"))
     where = f"{tmp_path / 'plan.yaml'}, runs"
@@ -212,7 +213,8 @@ def test_the_shipped_plans_can_be_read() -> None:
 
 @pytest.mark.parametrize("page", ["measuring.md", "measuring.zh.md"])
 def test_documented_example_is_a_valid_plan(parse: Parse, page: str) -> None:
-    # The guide in ``docs`` shows a plan file in its first YAML block. It lists a run of toy, one
+    # ``PLANS`` is the repository's folder of plan files. The guide in ``docs``, beside it, shows a
+    # plan file in its first YAML block. It lists a run of toy, one
     # with a name, and combinations of two cases, two numbers of ranks and two batch sizes.
     guide = (PLANS.parent / "docs" / page).read_text(encoding="utf-8")
     plan = parse(guide.split("```yaml\n")[1].split("```")[0])

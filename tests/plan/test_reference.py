@@ -24,7 +24,11 @@ precision = "fp32"
 
 
 def write(tmp_path, text):
-    """Write a file of published results and return its path."""
+    """Write a file of published results and return its path.
+
+    Args:
+        text: of the file: usually ``HEAD``, its columns and source, and rows (``ROW``).
+    """
     path = tmp_path / "reference.toml"
     path.write_text(text, encoding="utf-8")
     return path

@@ -270,7 +270,7 @@ def test_names_of_profiles_are_in_the_record(log):
 
 
 def test_damaged_or_missing_log_is_refused(log):
-    # A compressed log whose last 40 bytes are missing.
+    # A compressed log, of any lines (``LINES``), whose last 40 bytes are missing.
     with pytest.raises(DataError, match="damaged gzip"):
         analyze_speed(log(gzip.compress(LINES.encode() * 100)[:-40], "cut.gz"))
     with pytest.raises(DataError, match="cannot read"):
@@ -309,8 +309,9 @@ def test_every_mode_is_its_formula(log, mode, result):
 
 @pytest.mark.parametrize(("index", "result"), [(2, 8.5), (6, 8.5), (3, 5.0)])
 def test_values_that_are_no_speed_give_the_largest_or_the_mean(log, index, result):
-    # ``index`` is the public tool's number of a kind of figure; 1 is a speed. Of memory (2) and
-    # batch sizes (6) the largest value is the result, of a profile (3) the mean.
+    # ``LINES`` is a log with the eight values 1.5 to 8.5. ``index`` is the public tool's number of
+    # a kind of figure; 1 is a speed. Of memory (2) and batch sizes (6) the largest value is the
+    # result, of a profile (3) the mean.
     record = analyze_speed(log(LINES), index=index, ips_unit="MB", model_mode=None).record
     assert (record.FINAL_RESULT, record.UNIT, record.index) == (result, "MB", index)
 
@@ -327,6 +328,9 @@ def test_values_that_are_no_speed_give_the_largest_or_the_mean(log, index, resul
     ],
 )
 def test_options_that_do_not_fit_are_refused(log, options, expected_error):
+    # ``LINES`` is a log with speeds behind "ips:". The options: a mode that needs the size of a
+    # batch, a number of no kind of figure, a task and a preset that are not known, no keyword at
+    # all, and three ends of a range of characters.
     with pytest.raises(UsageError, match=expected_error):
         analyze_speed(log(LINES), **options)
 

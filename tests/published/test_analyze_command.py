@@ -15,9 +15,10 @@ LOG = "step 1 ips: 90\nstep 2 ips: 10 loss: 5.0\nstep 3 ips: x\nstep 4 ips: 20 l
 
 @pytest.fixture
 def analyze(cli):
-    """Write a log with the speeds 90, 10, x and 20; return a function that analyzes in its folder.
+    """Write a log with the speeds 90, 10, x and 20 (``LOG``); return a function that analyzes.
 
-    The function calls ``trainmark analyze`` with its arguments.
+    The function calls ``trainmark analyze`` with its arguments in the log's folder, and returns the
+    exit code and what was printed as output and as errors.
     """
     Path("train.log").write_text(LOG)
     return partial(cli, "analyze")

@@ -62,6 +62,8 @@ def read_values(header, cell):
     ],
 )
 def test_every_form_of_a_cell_is_read(header, cell, expected):
+    # Values are in the usual unit of a figure: times in s, memory in bytes (a "G" is a GiB), an MFU
+    # in percent, an accuracy as a fraction. What follows a slash is the total or the target.
     assert read_values(header, cell) == expected
 
 

@@ -65,6 +65,8 @@ def test_each_record_of_a_list_has_its_own_text(import_text):
     ("loss", "figure"), [("6.5E+00", 6.5), (6.5, 6.5), (0, None), ("nan", None), (None, None)]
 )
 def test_loss_of_the_public_tool_is_text_or_zero(import_text, loss, figure):
+    # ``INDEX`` is a record of the public tool, which prints a loss as a text, and 0 if it found
+    # none.
     (row,) = import_text(json.dumps(INDEX | {"LOSS_RESULT": loss}), "file.json").rows
     assert row.figure("final_loss") == figure
 
@@ -93,4 +95,7 @@ def test_job_that_the_public_tool_could_not_analyze_has_no_unit(import_text):
     ],
 )
 def test_unreadable_parts_are_listed(import_text, text, codes):
+    # ``INDEX`` is a record of the public tool. As JSON that is cut off or too deep, a record with
+    # an unknown key, an unknown kind (``index``) or a result that is no number is malformed as a
+    # whole.
     assert [entry.reason.code for entry in import_text(text, "file.json").unread] == codes

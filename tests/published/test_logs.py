@@ -98,14 +98,14 @@ def test_losses_and_speeds_of_other_events_are_not_those_of_steps(import_text):
 
 
 def test_step_lines_alone_give_the_speed_of_their_intervals(import_text):
-    # Three steps of 32 samples in 1 s each, with the losses 2, 1 and 0.
+    # ``STEPS`` are three steps of 32 samples in 1 s each, with the losses 2, 1 and 0.
     (row,) = import_text(STEPS).rows
     assert read_values(row) == {"p_train": 32.0, "last_loss": 0.0}
     assert row.line == 0  # of the log as a whole
 
 
 def test_case_key_gives_case_device_framework_and_ranks(import_text):
-    # model:framework:device:nodes:ranks of a node:repeats.
+    # model:framework:device:nodes:ranks of a node:repeats. ``TOTALS`` are figures of any run.
     key = "distilbert:pytorch_1.8:A100:2:8:1"
     text = format_perflog("INIT_START", value={"case": key}) + format_perflog(
         "FINISHED", value=TOTALS
@@ -411,9 +411,11 @@ def test_speeds_that_a_log_states_twice_are_compared(import_text):
 
 def test_facts_stated_once_are_reported_as_unchecked(import_text):
     (row,) = import_text(TWO_ATTEMPTS, "result_0.txt").rows
-    # The log, two runs in MLPerf's form of which one succeeded, states each of these facts once.
+    # ``TWO_ATTEMPTS``, a log of two runs in MLPerf's form of which one succeeded, states each of
+    # these facts once.
     (note,) = row.notes
     assert (note.code, note.args) == ("log_not_checkable", {"what": "samples, batch, times"})
-    # Our own export states samples and batch twice, so that they can be checked.
+    # A run that this program exported (``OURS``) states samples and batch twice, so that they can
+    # be checked.
     (row,) = import_text(OURS, "result_0.txt").rows
     assert [note.args["what"] for note in row.notes] == ["times"]

@@ -263,6 +263,8 @@ def test_folder_is_read_whole_but_for_hidden_files(tmp_path):
 
 
 def test_page_in_the_folder_of_its_run_is_no_published_result(tmp_path):
+    # ``FACTS`` and ``NINE`` are a page of results, as others publish them and as a run writes them.
+    # A page beside the files of a run tells of this run.
     # The folders a and b have runs with records, in b one level down. The runs of d and e are in
     # progress: they have events, but no records yet. Only c has no run, so only its page is read.
     files_of_runs = (
@@ -335,6 +337,7 @@ def test_decimal_commas_are_recognized_by_column():
 
 
 def test_fact_in_a_line_holds_until_the_next_one():
+    # Two models on a page, each with its facts and a table of results; ``p_train`` is any figure.
     table = "\n| precision | p_train |\n|---|---|\n| fp32 | 100000 |\n\n"
     facts_and_tables = (
         f"Model: distilbert\n\nHardware: nvidia X100\n{table}",

@@ -22,7 +22,13 @@ LOGS = sorted((GOLDEN / "logs").glob("*.log"))  # the first lines of logs, made 
 
 
 def analyze_sample(name, more="", **options):
-    """Analyze a sample log, copied to ``train.log``, with additional lines at its end."""
+    """Analyze a sample log, copied to ``train.log``, with additional lines at its end.
+
+    Args:
+        name: of the trainer, by which the golden log is found.
+        more: the additional lines.
+        options: of the analysis; by default the trainer is recognized (preset "auto").
+    """
     Path("train.log").write_bytes((GOLDEN / f"logs/{name}.log").read_bytes() + more.encode())
     return analyze("train.log", Options(**{"preset": "auto"} | options))
 
@@ -77,11 +83,14 @@ def test_step_times_without_a_batch_become_steps_a_second():
 
 
 def test_preset_of_most_lines_is_taken():
+    # A log with lines of two trainers; those of Megatron are more.
     record = analyze_sample("megatron", (GOLDEN / "logs/nanogpt.log").read_text())
     assert record.figures["notes"][0] == "preset megatron"
 
 
 def test_log_of_batches_without_samples_has_no_speed():
+    # A step of Megatron in 100 ms, whose batch has no samples: there is no rate of samples, so the
+    # job counts as failed.
     line = "iteration 1/ 2 | elapsed time per iteration (ms): 100.0 | global batch size: 0 |\n"
     Path("train.log").write_text(line)
     analyzed = analyze("train.log", Options(preset="megatron")).record

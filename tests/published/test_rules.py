@@ -86,6 +86,8 @@ def make_subjects(plant: dict[str, Any], *, changed: bool) -> list[subject.Audit
 
 
 def test_every_rule_has_a_planted_error() -> None:
+    # ``PLANTS`` has by name a rule of the audit and rows or records of which one breaks it;
+    # ``RULES`` are all rules.
     assert {rule for rule, _ in PLANTS.values()} == set(RULES)
 
 
@@ -111,4 +113,6 @@ def test_planted_error_is_found(name: str) -> None:
 
 @pytest.mark.parametrize("name", PLANTS)
 def test_correct_value_beside_the_planted_error_has_no_finding(name: str) -> None:
+    # A plant is correct rows or records, and a change to them that breaks a rule, which is not made
+    # here.
     assert audit(make_subjects(PLANTS[name][1], changed=False)) == []

@@ -68,8 +68,8 @@ def read(folder: Path, lines: list[str]) -> dict[str, tuple[int, list[float]]]:
     ],
 )
 def test_speeds_of_known_forms(tmp_path, lines, speeds):
-    # ``speeds``: by quantity, the number of lines that have it, and its values. The named lines are
-    # printed as the trainer prints them, with these values.
+    # ``speeds``: by quantity, the number of lines that have it, and its values. Names such as
+    # ``NANOGPT`` are lines as this trainer prints them, with these values.
     read_speeds = read(tmp_path, lines)
     assert read_speeds.keys() == speeds.keys()
     for name, (count, values) in speeds.items():

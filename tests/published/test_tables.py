@@ -21,7 +21,7 @@ GIB = 1024**3
 
 
 def read_file(name: str) -> files.Imported:
-    """Import a file of ``tables/``, which is laid out as published pages are."""
+    """Import a file of ``tables/`` beside this test, which is laid out as published pages are."""
     return files.read_files([TABLES / name])
 
 

@@ -58,6 +58,9 @@ def test_reported_log_has_the_expected_speed(log: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("log", TRAINERS, ids=[log["name"] for log in TRAINERS])
 def test_log_of_a_trainer_has_its_speed(tmp_path: Path, log: dict[str, Any]) -> None:
+    # ``TRAINERS`` are entries of a table: the text of a log as a trainer prints it, options of the
+    # analysis, and the expected speed (``result``) and ``unit``; without a result the log has no
+    # speed.
     analysis = analyze_text(tmp_path, log["text"], **log.get("options", {}))
     assert read_speed(analysis) == (log.get("result"), log.get("unit", ""))
 
@@ -78,7 +81,8 @@ def test_key_with_a_rate_unit_gives_its_unit_and_number_of_devices(
 
 @pytest.mark.parametrize("text", KEYS["step_times"]["texts"])
 def test_key_of_a_step_time_gives_its_unit_and_number_of_steps(tmp_path: Path, text: str) -> None:
-    # Each text of the table says that a step takes 0.5 s, such as "step time: 500ms": 2 steps/s.
+    # Each text of this table of ``KEYS`` says that a step takes 0.5 s, such as "step time: 500ms":
+    # 2 steps/s.
     lines = "".join(f"iter {i}, loss 2.{i}, {text}\n" for i in range(4))
     assert read_speed(analyze_text(tmp_path, lines)) == (2.0, "steps/s")
 

@@ -168,7 +168,10 @@ def compute_expected_waits(
     window_steps: int,
     max_steps: int,
 ) -> list[int]:
-    """Return the time that each step waits for its batches.
+    """Return the time in ns that each step waits for its batches.
+
+    The clock begins at ``START_NS``. ``END_OF_EPOCH_NS`` is how long it takes to find that an epoch
+    has no further batch.
 
     Args:
         epochs: the micro-batches of each epoch.

@@ -57,7 +57,10 @@ def make_loop(
 
 
 def list_phases(events: Events) -> list[tuple[str, int, int, int]]:
-    """Return (phase, epoch, first step, number of steps) of each window; the first step is 0."""
+    """Return (phase, epoch, first step, number of steps) of each window.
+
+    Epochs and steps count from 0.
+    """
     return [
         (item["phase"], item["epoch"], item["first_step"], len(item["step_ns"]))
         for item in events.named("window")
@@ -192,6 +195,8 @@ def test_accumulated_micro_batches_are_one_step(sync_device: SyncDevice) -> None
 def test_parts_of_steps_are_summed_per_window_and_parts_of_evaluations_dropped(
     async_device: AsyncDevice,
 ) -> None:
+    # ``StepStages`` adds up the device time of parts of a step that a job names, here "look up"
+    # with 30 ns and "wait" with 5 ns. The loop takes the sums at the end of each window.
     device, stages = async_device, StepStages()
     loop, events = make_loop(
         device, [[Micro(work_ns=100)] * 5], qualities=[0.5], eval_every_epochs=1
@@ -278,7 +283,8 @@ def test_evaluations_follow_their_interval(
     max_steps: int | None,
     evaluated_after: list[int],
 ) -> None:
-    # Three epochs of five steps, each with 4 samples; ``evaluated_after`` are numbers of steps.
+    # Three epochs of five steps, each with 4 samples; ``evaluated_after`` are numbers of steps. Any
+    # evaluation gives 0.5 (``qualities`` has enough for all), and there is no target.
     epochs = [[Micro(samples=4)] * 5] * 3
     loop, events = make_loop(
         sync_device, epochs, qualities=[0.5] * 9, max_steps=max_steps, **cadence

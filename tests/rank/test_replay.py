@@ -217,7 +217,8 @@ def test_difference_that_two_repeats_confirm_is_named(
 ) -> None:
     # In the window itself (pass 0) or in its first repeat, a gradient of its second step differs:
     # ``make_digest`` changes that of the tensor "first". Two more repeats agree, so the steps are
-    # deterministic and the difference counts.
+    # deterministic and the difference counts. A repeat takes the time to restore the state
+    # (``RESTORE_NS``) and that of its steps (``REPEATED_STEP_NS``).
     digests = ScriptedDigests({wrong_pass: (1, "gradient", 1)})
 
     events, _ = run_loop(sync_device, [[Micro()] * 8], digests=digests)

@@ -84,7 +84,12 @@ def make_failed_rank(kind: str, t_s: float = 4, text: str = "why") -> Events:
 
 
 def make_failure(rank: int, exit_code: int, time_s: float) -> dict[str, Any]:
-    """Return the agent's report of the failure of a rank."""
+    """Return the report of the failure of a rank by the agent, which starts the ranks of a node.
+
+    Args:
+        exit_code: of the process; a negative one is the signal that ended it.
+        time_s: seconds after the launch.
+    """
     return {"rank": rank, "exit_code": exit_code, "t_ns": int(time_s * S)}
 
 
@@ -191,7 +196,8 @@ def test_a_killed_rank_is_named_with_its_signal(find_ending: Any) -> None:
 def test_a_rank_that_was_ended_from_outside_precedes_the_errors_of_its_peers(
     find_ending: Any,
 ) -> None:
-    # Rank 0 was ended (SIGTERM) at 4 s; rank 1 failed half a second later.
+    # Rank 0 was ended (exit code -15, SIGTERM) at 4 s; rank 1 failed half a second later with
+    # an error of its own and the exit code 1.
     launcher = [
         make_ranks_ended(
             make_failure(rank=0, exit_code=-15, time_s=4),

@@ -25,7 +25,11 @@ BETTER = {
 
 
 def format_row(spec: FigureSpec, lang: str = "en") -> str:
-    """Return the row of a figure in the documentation."""
+    """Return the row of a figure in the documentation.
+
+    Its cells are name, label, definition, unit and which direction is better (``BETTER``: a word,
+    or nothing). A unit for any kind of work names all of them (``WORK``).
+    """
     label, definition = spec.label.in_language(lang), spec.definition.in_language(lang)
     unit = spec.unit.replace("{work}/s", WORK[lang])
     words = (label, definition, unit, BETTER[lang][spec.better])

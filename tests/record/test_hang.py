@@ -20,9 +20,10 @@ STEP = "mine/job.py:12 step"
 
 
 def make_rank(steps: int, launched_s: int = 0) -> list[dict[str, Any]]:
-    """Return a rank that reported windows of a second for each of ``steps`` steps, then nothing.
+    """Return the events of a rank that reported a window for each of ``steps`` steps, then nothing.
 
-    The first window begins two seconds after the launch, which is at ``launched_s``.
+    A window is a step of a second (``S`` ns). The first one begins two seconds after the launch,
+    which is at ``launched_s``.
     """
     first_window_s = launched_s + 2
     return [
@@ -49,7 +50,7 @@ def make_group(
         ranks: as ``0-1``.
         state: ``collective``; ``waits``, such as in a backward pass; or ``elsewhere``.
         call: the collective, or what the ranks wait in; None: neither.
-        where: file, line and function of the program's own code.
+        where: file, line and function of the program's own code; by default any (``STEP``).
     """
     return {"ranks": ranks, "state": state, "call": call, "where": where}
 

@@ -170,7 +170,9 @@ def test_direction_of_a_change_is_a_word(drift: float, english: str, chinese: st
 
 
 def test_no_sentence_explains_a_plus_or_minus_sign() -> None:
-    # A change is named by a word: faster, slower.
+    # ``TEXTS`` has the English and the Chinese sentence of each code. A change is named by a word,
+    # such as faster or slower, so that no sentence says "plus: faster", or the same in Chinese
+    # (正为).
     for code, texts in TEXTS.items():
         for text in (texts.en, texts.zh):
             assert not re.search(r"plus(:| is) |正为", text), code
