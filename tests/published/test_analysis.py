@@ -167,6 +167,19 @@ def test_malformed_lines_are_counted_and_the_first_is_shown(log):
     assert "first malformed value in line 2: ips: -" in summarize(analysis)
 
 
+@pytest.mark.parametrize(
+    ("closing_lines", "note"),
+    [
+        ("avg ips: 3\n", "1 value of a closing line, such as a total, is excluded"),
+        ("avg ips: 3\ntotal ips: 6\n", "2 values of a closing line, such as a total, are excluded"),
+    ],
+)
+def test_note_on_excluded_values_agrees_with_their_number(log, closing_lines, note):
+    # ``log`` writes a log with this text and returns its path.
+    analysis = analyze_speed(log("ips: 1\nips: 2\n" + closing_lines))
+    assert note in analysis.figures["notes"]
+
+
 def test_value_of_a_closing_line_counts_if_there_is_no_other(log):
     # A line with "avg" closes a log: its value sums up those before it, of which there are none
     # here. ``analyze_speed`` reads the number behind "ips:" as the speed.

@@ -70,6 +70,11 @@ def make_number_pattern(keyword: str) -> str:
     return f"{make_keyword_pattern(keyword)}{opening}({NUMBER})({MAGNITUDE})?"
 
 
+def describe_value_count(number: int) -> str:
+    """Return ``1 value`` or, for example, ``5 values``."""
+    return "1 value" if number == 1 else f"{number} values"
+
+
 def require_log(log: str) -> None:
     """Refuse a log that does not exist. It is not opened: a pipe can be read only once.
 

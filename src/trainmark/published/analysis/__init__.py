@@ -25,7 +25,7 @@ from trainmark.published.analysis.quantities import normalize_rate_unit
 from trainmark.published.analysis.results import compute_result, is_of_job
 from trainmark.published.analysis.sources import PRESETS
 from trainmark.published.analysis.summary import PERCENTILES, Analysis, summarize
-from trainmark.published.log import require_log
+from trainmark.published.log import describe_value_count, require_log
 from trainmark.record.index_record import IndexRecord, get_fail_flag
 
 if TYPE_CHECKING:
@@ -254,7 +254,7 @@ def _compare_other_speeds(
             reason = "it is the timer of one component" if is_component else "not used"
             extraction.notes.append(
                 f"{sample.source.name} ({sample.source.preset}) reports {other.value:g} "
-                f"{other.unit}, from {len(sample.values)} values: {reason}"
+                f"{other.unit}, from {describe_value_count(len(sample.values))}: {reason}"
             )
     return others
 

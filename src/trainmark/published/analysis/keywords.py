@@ -24,6 +24,7 @@ from trainmark.published.log import (
     MAGNITUDE,
     NUMBER,
     OPENING,
+    describe_value_count,
     make_keyword_pattern,
     make_number_pattern,
     parse_number,
@@ -314,7 +315,11 @@ class KeywordReader:
         # A closing line has a total or mean of the log, and no value of a step.
         if self.closing_values and values:
             num_excluded = len(self.closing_values)
-            notes.append(f"{num_excluded} values of a closing line, such as a total, are excluded")
+            verb = "is" if num_excluded == 1 else "are"
+            notes.append(
+                f"{describe_value_count(num_excluded)} of a closing line, such as a total, {verb} "
+                "excluded"
+            )
         elif self.closing_values:  # only such lines have values
             values = self.closing_values
             first_text = self.closing_text

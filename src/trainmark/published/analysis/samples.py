@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from trainmark.published.analysis.values import RunValues
+from trainmark.published.log import describe_value_count
 
 if TYPE_CHECKING:
     from typing import Any, Literal, TypeAlias
@@ -347,9 +348,10 @@ def _choose_run(
         # Complete: the run reached the last step that it planned.
         outcome = "complete" if end.is_complete else f"aborted at {until}, another run follows"
         usage = "used" if number == chosen_number else "not used"
+        verb = "is" if count == 1 else "are"
         notes.append(
             f"run {number + 1} of {context.run_number + 1}, lines {context.start_lines[number]} to "
-            f"{end.line}: {outcome}; its {count} values are {usage}"
+            f"{end.line}: {outcome}; its {describe_value_count(count)} {verb} {usage}"
         )
     return runs[chosen_number], notes
 
@@ -449,11 +451,13 @@ def _remove_other_work(
     if num_corrected:
         notes.append(
             "the time of an evaluation or a checkpoint, as printed in the log, is subtracted "
-            f"from {num_corrected} values"
+            f"from {describe_value_count(num_corrected)}"
         )
     if num_left_out:
+        verbs = ("includes", "is") if num_left_out == 1 else ("include", "are")
         notes.append(
-            f"{num_left_out} values that include an evaluation or a checkpoint are excluded"
+            f"{describe_value_count(num_left_out)} that {verbs[0]} an evaluation or a checkpoint "
+            f"{verbs[1]} excluded"
         )
     return num_left_out
 

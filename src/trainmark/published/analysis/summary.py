@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from trainmark.published.log import describe_value_count
+
 if TYPE_CHECKING:
     from trainmark.record.index_record import IndexRecord
 
@@ -43,7 +45,7 @@ def summarize(analysis: Analysis) -> str:
     for other in figures.get("others", ()):  # other speeds that the log prints besides the result
         lines.append(
             f"  also in the log: {other['result']:.6g} {other['unit']} from {other['read_from']} "
-            f"({other['preset']}, {other['values']} values)"
+            f"({other['preset']}, {describe_value_count(other['values'])})"
         )
     if "how" in figures:
         loss = "" if record.LOSS_RESULT is None else f", loss {record.LOSS_RESULT:g}"
