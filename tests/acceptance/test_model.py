@@ -241,6 +241,22 @@ def test_noise_of_a_single_round_is_not_known(repeats: int, is_known: bool) -> N
     assert (judgement.noise_pairs is not None) is is_known
 
 
+def test_noise_that_is_unknown_to_the_verdicts_is_not_reported() -> None:
+    # Node 1 was never measured, node 0 twice: as many measurements as nodes, so that no interval
+    # has an end.
+    measured = Measurements(
+        num_nodes=2,
+        alone_node=np.array([0, 0]),
+        alone_round=np.array([0, 1]),
+        alone_s=np.array([1.0, 1.2]),
+    )
+
+    judgement = judge_measurements(measured)
+
+    assert judgement.nodes.high[0] == np.inf
+    assert judgement.noise_alone is None
+
+
 def test_common_slowdown_of_all_nodes_is_removed_and_reported() -> None:
     """All pairs become slower alike, as by heat: a trend of the cluster, no fault of a node.
 

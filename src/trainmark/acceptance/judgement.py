@@ -152,7 +152,7 @@ class Judgement:
 
     Args:
         noise_alone: relative standard deviation of a measurement of a node alone; None: no node
-            was measured twice.
+            was measured twice, or there are too few measurements.
         noise_pairs: that of a pair in a round; None: there are no pairs, or too few measurements.
         trend: relative rise of the level of all pairs from the first third of the rounds to the
             last, which is removed; None if there are too few rounds.

@@ -103,12 +103,14 @@ def judge_measurements(
     )
     # If no node was measured twice, the noise of nodes alone is unknown: ``alone_noise`` is that of
     # pairs or the lower bound.
+    # Without degrees of freedom it counts as unknown in the verdicts, and so it does here.
     has_repeats = len(measured.alone_s) > len(np.unique(measured.alone_node))
+    has_noise_alone = has_repeats and degrees_of_freedom >= 1
     has_noise_of_pairs = len(measured.pair_s) > 0 and degrees_of_freedom >= 1
     return Judgement(
         nodes=nodes,
         links=links,
-        noise_alone=alone_noise if has_repeats else None,
+        noise_alone=alone_noise if has_noise_alone else None,
         noise_pairs=pairs.noise if has_noise_of_pairs else None,
         trend=pairs.trend,  # rise of the times of pairs from the first to the last rounds
     )
