@@ -137,6 +137,7 @@ def test_a_record_is_never_replaced(run_dir: Path) -> None:
 
 @pytest.mark.parametrize("file", ["plan.json", "events.launcher.jsonl"])
 def test_folder_that_is_not_a_run_is_named(run_dir: Path, file: str) -> None:
+    # ``reduce`` makes a record of the plan and the events of a run; one of them is missing.
     (run_dir / file).unlink()
     with pytest.raises(RecordError, match=f"{file}: not a run directory"):
         reduce.reduce(run_dir)
@@ -151,6 +152,7 @@ def test_events_without_a_launch_are_no_run_directory(run_dir: Path) -> None:
 
 @pytest.mark.parametrize("text", ["{}", "no json"])
 def test_file_that_is_not_a_record_is_named(tmp_path: Path, text: str) -> None:
+    # A document without the keys of a record, and a text that is no document.
     (tmp_path / "record.json").write_text(text)
     with pytest.raises(RecordError, match="not a record of this schema"):
         record.read_record(tmp_path)
@@ -159,7 +161,8 @@ def test_file_that_is_not_a_record_is_named(tmp_path: Path, text: str) -> None:
 def test_altered_value_is_named_if_this_version_wrote_the_record(
     run_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # ``_fake_machine`` sets the version of the record that is written to 0.0.0.
+    # ``_fake_machine`` sets the version of the record that is written to 0.0.0. The version that
+    # reads it, ``record.__version__``, is the real one first and then 0.0.0, too.
     document = json.loads(record.serialize_record(reduce.reduce(run_dir)))
     file = tmp_path / "record.json"
     file.write_text(json.dumps(document | {"status": "great"}))
@@ -229,7 +232,8 @@ def test_a_quality_that_is_null_has_a_reason(run_dir: Path) -> None:
 
 @pytest.mark.parametrize("required", [True, False])
 def test_missed_target_is_a_failure_if_required(run_dir: Path, required: bool) -> None:
-    # The target is an accuracy of 0.9. ``target_required`` says whether a run must reach it.
+    # The target is an accuracy of 0.9. ``target_required`` says whether a run must reach it. The
+    # event of the run's only evaluation gets a lower value.
     plan = Plan.read(run_dir)
     recipe = plan.recipe | {"target_required": required}
     plan.model_copy(update={"recipe": recipe}).save(run_dir)

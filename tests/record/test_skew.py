@@ -63,6 +63,7 @@ def list_slow_ranks(run_dir: Path, ranks: int, nproc: int) -> list[Message]:
         ranks: how many it has.
         nproc: how many of them are on each node.
     """
+    # {}: no figures, which only other findings are derived from.
     measurement = measure(read_run(run_dir, ranks), nproc=nproc)
     all_findings = findings.find_in_measurement(measurement, {})
     return [finding for finding in all_findings if finding.code in {"slow_rank", "slow_data"}]

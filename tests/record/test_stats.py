@@ -22,6 +22,9 @@ def test_step_times_have_percentiles_deviation_and_variation() -> None:
 
 
 def test_no_step_has_no_spread_and_a_single_step_has_zero_spread() -> None:
+    # Step times are given in nanoseconds and summarized in seconds: a single step of 2 s. ``mad``
+    # (median absolute deviation) and ``cv`` (coefficient of variation) are measures of the spread;
+    # the latter needs two steps.
     assert summarize_step_times(np.empty(0, np.int64)) is None
     single = summarize_step_times(np.array([2 * 10**9]))
     assert single is not None

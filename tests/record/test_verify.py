@@ -131,6 +131,9 @@ def test_changed_event_file_is_named(run_dir: Path) -> None:
 
 
 def test_missing_plan_is_named_without_the_type_of_an_error(run_dir: Path) -> None:
+    # ``list_disagreements`` computes the record again from its evidence, the plan and the events.
+    # That fails without the plan, which is the second finding. Its text begins with the path of the
+    # plan, not with the name of an exception.
     (run_dir / "plan.json").unlink()
     (missing, unreadable) = list_disagreements(run_dir)
     assert missing == ("evidence_missing", {"file": "plan.json"})
@@ -140,6 +143,7 @@ def test_missing_plan_is_named_without_the_type_of_an_error(run_dir: Path) -> No
 
 def test_differing_value_is_shown_before_a_differing_note(run_dir: Path) -> None:
     # ``e2e_time`` comes before ``p_train``. Its note is a message, a dict of code and arguments.
+    # The evidence gives no note, and 256 for ``p_train``.
     edit_json(
         run_dir / "record.json", "figures", "e2e_time", "note", value={"code": "x", "args": {}}
     )
@@ -153,6 +157,7 @@ def test_differing_value_is_shown_before_a_differing_note(run_dir: Path) -> None
 def test_evidence_of_another_size_is_altered_and_not_hashed(
     run_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # ``describe_evidence`` reads a whole file for its hash; here it also notes the file's name.
     hashed = []
     hash_file = reduce.describe_evidence
 

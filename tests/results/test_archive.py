@@ -42,7 +42,7 @@ def write_changed_bundle(
 
 
 def verify_bundle(path: Path) -> tuple[int, list[str]]:
-    """Return the exit code of the bundle's verification, and what the broken checks say."""
+    """Return the exit code of the bundle's verification, and the codes of what is broken in it."""
     verification = bundle.verify(path)
     broken = [
         sentence.code

@@ -157,6 +157,7 @@ def repeated_run(run_dir: Path, tmp_path: Path) -> Path:
             (launch / path.name).write_bytes(path.read_bytes())
         (launch / "record.json").unlink()
         plan = json.loads((launch / "plan.json").read_text())
+        # The number of the launch, how many there are, and an id of its own.
         plan |= {"repeat_index": number, "repeat_count": 3, "run_id": f"{plan['run_id']}{number}"}
         (launch / "plan.json").write_text(json.dumps(plan))
         record.write_record(reduce.reduce(launch), launch)
@@ -263,6 +264,8 @@ def test_damaged_plan_is_one_error_with_its_line_or_key(
 def test_record_that_its_evidence_contradicts_is_not_bundled(
     run_dir: Path, tmp_path: Path, cli: Callable[..., Any]
 ) -> None:
+    # Twice the throughput that the run's events give. ``cli`` returns the program's exit code,
+    # stdout and stderr.
     document = json.loads((run_dir / "record.json").read_text())
     document["figures"]["p_train"]["value"] *= 2
     (run_dir / "record.json").write_text(json.dumps(document))

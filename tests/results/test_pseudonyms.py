@@ -50,6 +50,8 @@ def test_key_that_was_not_written_completely_is_made_again(tmp_path: Path) -> No
 
 
 def test_without_a_stored_key_all_nodes_share_one_name(tmp_path: Path) -> None:
+    # Pseudonyms are made with a secret key, which cannot be stored here. Without it a name could be
+    # guessed from its pseudonym, so all names become the same word.
     (tmp_path / "cache").write_text("a file where the folder should be")
 
     assert load_key(tmp_path / "cache") is None

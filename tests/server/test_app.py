@@ -105,6 +105,7 @@ def test_files_outside_the_site_are_not_served(start_client, runs):
 
 
 def test_page_that_is_removed_while_it_is_read_is_not_found(start_client, monkeypatch):
+    # The server finds the file of a page and reads it. Meanwhile the site may be written anew.
     client = start_client()
     assert client.get("/index.html").status_code == 200
 

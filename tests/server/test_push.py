@@ -30,8 +30,9 @@ def bundle_file(tmp_path, monkeypatch):
 def push_to_server(bundle_file, answer, address="https://lab.example/site"):
     """Send a file to a server that gives ``answer``; return the outcome and the requests.
 
-    The outcome is what the server stored, or the error. An ``answer`` that is an exception is
-    raised, as by a broken connection.
+    The outcome is what the server stored, or the error. A request is its address, the header with
+    the token, and its body. An ``answer`` that is an exception is raised, as by a broken
+    connection.
     """
     requests = []
 
@@ -86,6 +87,7 @@ def test_invalid_address_or_address_without_tls_is_refused(address, monkeypatch)
 
 
 def test_client_without_a_token_is_refused(monkeypatch):
+    # The token of a server is read from this variable.
     monkeypatch.delenv("TRAINMARK_TOKEN", raising=False)
     with pytest.raises(UsageError, match="no token"):
         open_client("https://lab.example")

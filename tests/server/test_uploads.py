@@ -39,7 +39,8 @@ def start_client(store):
 def send_file(store):
     """Return a function that sends a file with a valid token and returns the answer.
 
-    Its ``headers`` replace those of a usual upload; ``ZIP`` has the content type of a bundle.
+    Its arguments are a client of the server, the file, and ``headers``, which replace those of a
+    usual upload. ``ZIP`` has the content type of a bundle; "lab" is the name of the token.
     """
     secret = Tokens(store).create("lab")
 
@@ -121,6 +122,8 @@ def test_a_bundle_that_does_not_verify_is_refused(store, start_client, send_file
 
 
 def test_run_whose_id_is_not_a_file_name_has_a_page(start_client, send_file, tmp_path):
+    # A run is a list of its launches, here one with the id a/../b. The server writes a page for it,
+    # in a file whose name it makes of the id.
     launches = [write_recorded_run(tmp_path / "run", "a/../b")]
     bundle.pack(runs=[launches], output=tmp_path / "a.trainmark.zip")
     client = start_client()

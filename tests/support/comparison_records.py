@@ -40,6 +40,7 @@ def make_launch(
     """Return a launch of the golden record's run.
 
     Args:
+        run_id: the launch's id.
         round_: which repeat of the run it is, from 1.
         minute: of the hour at which it started.
         figures: other values of figures, by name.

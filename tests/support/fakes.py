@@ -92,7 +92,7 @@ class SyncDevice:
         return MemoryUse(
             allocator_peak_bytes=None,
             used_bytes=self.used_bytes,
-            total_bytes=10_000,
+            total_bytes=10_000,  # any number
             scope="process",
         )
 
@@ -423,7 +423,12 @@ def measure(
 
 
 def launch_event(t_ns: int = 0, **fields: Any) -> dict[str, Any]:
-    """Return the launcher's first event; ``fields`` replace or add fields of it."""
+    """Return the launcher's first event; ``fields`` replace or add fields of it.
+
+    Args:
+        t_ns: time on the clock of all events, which by default begins with the launch. ``unix_ns``
+            and ``started`` are the calendar's time then, each any and not the same.
+    """
     return make_event(
         "launch",
         t_ns,

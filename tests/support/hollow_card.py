@@ -34,6 +34,7 @@ def load_runtime() -> Any | None:
         return None
     if not hasattr(library, "hollow_read_counters"):
         return None
+    # Otherwise ctypes would take the returned number of bytes for one of 32 bits.
     library.hollow_used_bytes.restype = ctypes.c_size_t
     return library
 

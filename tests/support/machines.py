@@ -62,7 +62,8 @@ def write_vendor_package(folder: Path, code: str) -> str:
 def make_cpu_use(busy_s: float) -> Callable[[], CpuUse]:
     """Return a function that gives two readings ten seconds apart, ``busy_s`` of them busy.
 
-    Seconds are of all cores together, as the kernel counts them.
+    Seconds are of all cores together, as the kernel counts them. ``children_s`` are those of this
+    process's children, here none.
     """
     readings = iter(
         [
@@ -107,11 +108,12 @@ def make_machine(
     readings |= {name: changes.pop(name) for name in readings.keys() & changes}
     PATCH.setattr(os, "sched_getaffinity", lambda _: readings["affinity"])
     PATCH.setattr(CpuUse, "read", readings["cpu_use"])
-    PATCH.setattr(host, "sleep", lambda _: None)
+    PATCH.setattr(host, "sleep", lambda _: None)  # no wait between the two readings of the cores
     PATCH.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=readings["free"]))
     PATCH.setattr(host, "find_alive_runs", lambda: readings["runs"])
     PATCH.setattr(doctor, "run_tool", readings["tool"])
     PATCH.setattr(psutil, "virtual_memory", lambda: readings["memory"])
+    # "-": no case, as no test needs one.
     request = RunRequest(case="-", out=root / "runs", data=changes.pop("data", None))
     sound: dict[str, Any] = {"request": request, "vendor": Card(), "nproc": 2, "root": root}
     return ExaminedMachine(**(sound | changes))
