@@ -96,6 +96,7 @@ def make_hostile_record() -> Record:
 
 @pytest.fixture(scope="module")
 def hostile_record() -> Record:
+    """Return a record with markup and control characters in every string that may be any text."""
     return make_hostile_record()
 
 
@@ -138,7 +139,8 @@ def hostile_record() -> Record:
 )
 def test_record_strings_contain_no_terminal_escapes_when_printed(hostile_record, show):
     # ``hostile_record`` has an attack in each of its texts: markup, and characters that control a
-    # terminal, each of which ``_CONTROL`` matches.
+    # terminal, each of which ``_CONTROL`` matches. ``show`` makes of it the text of a page, table
+    # or file; ``repeat_record`` gives two launches of it, which have a page of their own form.
     output = show(hostile_record)
     assert _CONTROL.findall(output) == []
     # The attack is there, escaped; in some forms the backslash is doubled or a line is broken.
@@ -165,6 +167,7 @@ def test_markup_of_a_record_stays_text(hostile_record):
 
 
 def repeat_record(record: Record) -> list[Record]:
+    """Return records of two launches of the same run, with the same content but the run's id."""
     return [record, record.model_copy(update={"run_id": "2"})]
 
 
@@ -183,6 +186,7 @@ def call(monkeypatch, capfd, tmp_path):
     monkeypatch.setattr("trainmark.results.selection.check_record", lambda record, _: record)
 
     def run(*words: str) -> tuple[int, str, str]:
+        """Call the program's entry point in this process, with ``words`` as its command line."""
         monkeypatch.setattr(sys, "argv", ["trainmark", *words])
         code = 0
         try:

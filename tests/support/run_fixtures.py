@@ -32,6 +32,7 @@ def trainmark(tmp_path):
     """Return a function that runs ``trainmark`` in ``tmp_path``; it returns the ended process."""
 
     def call(*args):
+        # Its own folder for generated data, and one thread, as tests share the machine.
         env = os.environ | {"TRAINMARK_CACHE": str(tmp_path / "cache"), "OMP_NUM_THREADS": "1"}
         return subprocess.run(
             [sys.executable, "-m", "trainmark", *args],

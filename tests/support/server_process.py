@@ -22,6 +22,7 @@ class Server:
     def __init__(self, folder: Path, *options: str) -> None:
         self.folder = folder
         (folder / "runs").mkdir(exist_ok=True)
+        # Port 0: any that is free. The server prints its address, which has the port.
         command = [sys.executable, "-m", "trainmark", "serve", "--port", "0", *options]
         pipe, out = subprocess.PIPE, subprocess.STDOUT
         self.process = subprocess.Popen(command, cwd=folder, stdout=pipe, stderr=out, text=True)

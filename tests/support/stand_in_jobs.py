@@ -27,7 +27,7 @@ STEPS = 4
 
 
 def register() -> None:
-    """Register the device.
+    """Tell torch of the stand-in, the simulated device, whose package is in the folder ``SITE``.
 
     Call it before autograd is used for the first time: it then starts a thread for each device that
     is registered, and would have none for a later one.
@@ -42,7 +42,8 @@ def open_stand_in(fault: str = "none", *, operation_ns: int = OPERATION_NS) -> A
     It has a new fake clock, nothing queued, and its memory peak reset.
 
     Args:
-        fault: name of a planted fault of its timeline, see ``trainmark_stand_in.faults``.
+        fault: name of a planted fault of its timeline, which knows when queued operations end; see
+            ``trainmark_stand_in.faults``.
         operation_ns: device time of each operation.
     """
     from trainmark_stand_in.faults import TIMELINES
@@ -295,6 +296,7 @@ def list_waiting_operations() -> dict[str, bool]:
     y = x @ x.T
 
     def is_waiting(work: Callable[[], object]) -> bool:
+        """Do the work; return whether the host waited for the device meanwhile."""
         before = device.timeline.waits.total()
         work()
         return device.timeline.waits.total() > before

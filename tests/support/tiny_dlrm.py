@@ -136,6 +136,7 @@ def train(
         tables claim to send; ``dense``: weights of the other layers.
     """
     cardinalities, ranks = spread.cardinalities, spread.ranks
+    # The lists have the widths of the layers before and after the tables' rows are joined.
     dense: nn.Module = build_model(
         NUMERICAL, DIM, len(cardinalities), [16, DIM], [16, 1], seed=SEED
     )

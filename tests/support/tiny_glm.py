@@ -80,7 +80,10 @@ class NamedOften(Examples):
     """
 
     def __init__(self, samples: int, *, seed: int, shuffled: bool = False) -> None:
+        # Sequences are padded to 13 tokens. They have at most 11: a context of 4 names, 2 repeats
+        # and 3 other tokens, then the answer's start and the answer.
         self.seq_length, self.seed, self.shuffled = 13, seed, shuffled
+        # Of each sample, how many names may be the answer: 3 or 4.
         self.num_choices = np.random.default_rng(seed).integers(3, 5, samples)
 
     def build_sequences(self, row: int) -> list[ChoiceSequence]:

@@ -42,23 +42,29 @@ class Epoch:
         )
 
     def gather_tokens(self, numbers: Any) -> Any:
+        """Return the samples with these numbers, (samples, ``SEQUENCE`` + 1): inputs and targets.
+
+        All tokens of the epoch are drawn anew, with the same seed and so the same result each time.
+        """
         rows = np.random.default_rng(5).integers(0, VOCAB, (len(self.sample_order), SEQUENCE + 1))
         return rows[np.asarray(numbers)]
 
 
 @dataclass
 class Split:
-    """The same in the form of ``sampling.Samples``."""
+    """A data set of random tokens in the form of ``sampling.Samples``, of which epochs are made."""
 
-    samples: int
+    samples: int  # number of sequences
 
     def __len__(self) -> int:
         return self.samples
 
     def build_epoch(self, number: int) -> Epoch:
+        """Return the epoch with this number, in an order that is drawn by it."""
         return Epoch(np.random.default_rng(number).permutation(self.samples))
 
     def build_unshuffled_epoch(self) -> Epoch:
+        """Return all samples in their own order, as a validation reads them."""
         return Epoch(np.arange(self.samples))
 
 

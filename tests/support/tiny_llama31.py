@@ -71,6 +71,7 @@ def _measure_saved_bytes(rank: int, world_size: int, fields: dict[str, Any]) -> 
     kept_tensors = []  # so that no address is used again
 
     def record(tensor: torch.Tensor) -> torch.Tensor:
+        """Count a tensor that is saved; return what is to be saved: the tensor itself."""
         storage = _get_storage(tensor)
         kept_tensors.append(tensor)
         saved_sizes[storage.data_ptr()] = storage.nbytes()

@@ -37,6 +37,7 @@ def make_rows() -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def new_model() -> nn.Module:
+    """Return a model of ``FEATURES`` (6) inputs and one output; its weights are always the same."""
     torch.manual_seed(7)
     return nn.Sequential(nn.Linear(FEATURES, 5), nn.Tanh(), nn.Linear(5, 1))
 
@@ -151,6 +152,7 @@ def train(
 
 
 def read_weights(model: nn.Module) -> torch.Tensor:
+    """Return a copy of all weights of a model in one dimension."""
     return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
 
 

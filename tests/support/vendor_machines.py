@@ -21,6 +21,7 @@ def install_tool(folder: Path, name: str, shell: str) -> None:
 
 
 def make_print_command(file: Path) -> str:
+    """Return a line of shell that prints a file, such as the recorded output of a tool."""
     return f"cat {shlex.quote(str(file))}"
 
 

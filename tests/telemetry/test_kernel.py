@@ -100,7 +100,7 @@ def test_dmesg_yields_messages_newer_than_its_first_output() -> None:
 
 
 class FakeSource:
-    """Yields each list of messages once."""
+    """A kernel's log, each reading of which yields the next one of given lists of messages."""
 
     name = "fake kmsg"
 
@@ -132,6 +132,7 @@ def test_reader_writes_each_kind_once_per_reading_with_its_first_message() -> No
 
 
 def test_messages_before_a_failing_read_are_written() -> None:
+    # ``XID`` is a message of a graphics driver, of the kind ``xid``.
     class FailingSource:
         name = "fake kmsg"
 
@@ -145,6 +146,7 @@ def test_messages_before_a_failing_read_are_written() -> None:
     with pytest.raises(MonitorFault, match="Input/output error"):
         reader.take()
 
+    # An event before it names the source.
     assert events[-1] == ("kernel", {"kind": "xid", "count": 1, "kernel_text": XID})
 
 
@@ -161,6 +163,14 @@ def test_unreadable_log_is_one_fault() -> None:
 
 
 def make_kernel_line(t_s: float, kind: str, count: int, text: str) -> dict[str, Any]:
+    """Return the event of a reading of the kernel's log that found messages of a kind.
+
+    Args:
+        t_s: when, in seconds since the launch.
+        kind: such as "xid", which a graphics driver reports.
+        count: messages of the kind since the reading before.
+        text: of the first of them.
+    """
     return make_event("kernel", round(t_s * S), kind=kind, count=count, kernel_text=text)
 
 

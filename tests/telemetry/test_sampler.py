@@ -36,10 +36,12 @@ SECOND_NS = 1_000_000_000
 
 @pytest.fixture
 def event_log(tmp_path: Path, clock: FakeClock) -> SampleLog:
+    """Return a log of the sampler, whose events ``read_events`` reads, with times of ``clock``."""
     return SampleLog(EventWriter(tmp_path / "telemetry.jsonl", clock))
 
 
 def read_events(tmp_path: Path) -> list[dict[str, Any]]:
+    """Return the events that the sampler has written to the folder so far."""
     return list(EventFile(tmp_path / "telemetry.jsonl"))
 
 
@@ -133,6 +135,8 @@ def test_devices_that_no_rank_uses_are_a_fault_even_if_one_has_no_number(
 
 
 class OneMonitor:
+    """A vendor's monitor that calls a function to read its devices; it must not be closed."""
+
     name = "one 1.0"
 
     def __init__(self, read: Callable[[], Any]) -> None:
@@ -143,7 +147,12 @@ class OneMonitor:
 
 
 class OneVendor:
-    """As much of a vendor as the sampler needs."""
+    """As much of a vendor as the sampler needs.
+
+    Args:
+        read: returns or raises what a reading of its monitor does; None: it has no monitor.
+        numbers: for each rank, the monitor's number of its device.
+    """
 
     def __init__(self, read: Callable[[], Any] | None, numbers: Sequence[int] = (1, 0)) -> None:
         self._read = read
@@ -159,7 +168,14 @@ class OneVendor:
 def take_readings(
     vendor: OneVendor, event_log: SampleLog, clock: FakeClock, times: int = 1
 ) -> list[tuple[str, list[int]]]:
-    """Take readings in their thread; return the name and the devices of each monitor opened."""
+    """Take readings in their thread; return the name and the devices of each monitor opened.
+
+    Args:
+        vendor: has the monitor, and the number of each rank's device as the monitor counts them.
+        event_log: gets an event for each reading and for each fault of it.
+        clock: from which a reading has its time.
+        times: number of readings, one after the other.
+    """
     opened: list[tuple[str, list[int]]] = []
     # Of two devices; the last argument is called with the monitor's name and its devices.
     devices = DeviceReader(lambda: vendor, 2, event_log, lambda *opening: opened.append(opening))

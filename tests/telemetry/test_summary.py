@@ -52,6 +52,7 @@ def summarize_run(
     timeline = read_run(run_dir, len(ranks))
     summary = telemetry.summarize_samples(telemetry.read_samples(run_dir, timeline), timeline)
     device = "cpu" if on_processor else "cuda"
+    # Of the 16 steps of ``rank_events``, which are the usual events of a rank, 3 are warm-up.
     figures = figures_of.compute_figures(
         measure(timeline, telemetry=summary, device=device, warmup_steps=3)
     )
@@ -59,10 +60,12 @@ def summarize_run(
 
 
 def read_values(figures: dict[str, Figure], *names: str) -> list[float | None]:
+    """Return the values of the figures with these names; None: the figure is not known."""
     return [figures[name].value for name in names]
 
 
 def list_codes(figures: dict[str, Figure], *names: str) -> list[str | None]:
+    """Return the code of each figure's reason for having no value; None: it has a value."""
     reasons = [figures[name].reason for name in names]
     return [reason and reason.code for reason in reasons]
 

@@ -42,6 +42,7 @@ def read_stages() -> dict[str, list[list[str]]]:
 
 
 def list_instructions(stage: str, word: str) -> list[str]:
+    """Return the arguments of each instruction ``word``, such as RUN, of a stage of the build."""
     return [arguments for name, arguments in read_stages()[stage] if name == word]
 
 

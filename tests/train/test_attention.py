@@ -30,6 +30,7 @@ class Recorder(CpuDevice):
         self.needs: list[dict[str, Any]] = []
 
     def fit_attention(self, **needs: Any) -> None:
+        """Keep what is needed: the dropout of attention weights, and whether shapes vary."""
         self.needs.append(needs)
 
 

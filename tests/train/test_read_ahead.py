@@ -21,6 +21,7 @@ DEPTHS = pytest.mark.parametrize("depth", [0, 1, 2, 5])  # 0: the caller reads f
 
 
 def list_threads() -> list[threading.Thread]:
+    """Return the living threads that read ahead, which have names that begin alike."""
     return [item for item in threading.enumerate() if item.name.startswith(THREAD_NAME)]
 
 
@@ -139,10 +140,12 @@ class Recorder(SyncDevice):
     """Pins by adding 1 and moves by adding 100, each noted with its thread."""
 
     def pin(self, tensor: Any) -> Any:
+        """Return the tensor plus 1; note the name of the calling thread, without its number."""
         self.calls.append(f"pin {threading.current_thread().name.split('_')[0]}")
         return tensor + 1
 
     def place(self, value: Any) -> Any:
+        """Return the value plus 100; note the name of the calling thread, without its number."""
         self.calls.append(f"place {threading.current_thread().name.split('_')[0]}")
         return value + 100
 

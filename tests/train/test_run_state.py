@@ -202,6 +202,7 @@ def plan_run_in(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Plan]
     root = tmp_path_factory.mktemp("data")
 
     def plan(overrides: dict[str, Any] | None = None, **fields: Any) -> Plan:
+        """Plan it, with changed values of the recipe by name and further fields of the request."""
         request = RunRequest.build(
             case="llama31_8b", overrides=overrides or {}, device="cpu", **fields
         )

@@ -140,6 +140,7 @@ def predict_memory(case: str, folder: Path, recipe: Any, world_size: int = 1) ->
 
 
 def make_gpt_recipe(**fields: Any) -> Any:
+    """Return a published recipe of ``gpt_megatron`` on one rank, with these fields changed."""
     return replace(cases.load("gpt_megatron").recipes["sp-bs16-bf16"], **fields)
 
 
@@ -203,6 +204,7 @@ class Silent:
         self.known = known
 
     def rank_memory(self, nproc: int) -> RankMemory | None:
+        """Return what planning gets to know; the number of ranks of a machine has no effect."""
         return self.known
 
 

@@ -35,11 +35,13 @@ def _torchvulkan() -> None:
 
 @pytest.fixture(scope="session")
 def device() -> Device:
+    """Return the Vulkan device as the only rank of a machine opens it."""
     return devices.choose_vendor("vulkan").open(local_rank=0, ranks_here=1)
 
 
 @pytest.fixture(scope="session")
 def processor() -> Device:
+    """Return the CPU as the only rank of a machine opens it, to compare with."""
     return devices.choose_vendor("cpu").open(local_rank=0, ranks_here=1)
 
 

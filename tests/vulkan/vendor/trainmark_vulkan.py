@@ -41,6 +41,7 @@ class WaitingEvent:
     """An event that waits for the device and reads the host's clock."""
 
     def __init__(self, enable_timing=False):
+        # ``enable_timing`` is as in torch's events; this one always keeps the time.
         self._recorded_ns = 0
 
     def record(self):

@@ -81,6 +81,7 @@ optimizer = torch.optim.AdamW(model.parameters(), lr=rate, weight_decay=0.0)
 
 
 def batches():
+    """Yield batches without end, epoch after epoch."""
     while True:
         yield from loader
 
