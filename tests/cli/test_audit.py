@@ -116,12 +116,15 @@ def write_acceptance(folder: Path) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("command", ["audit", "report", "verify"])
+@pytest.mark.parametrize(
+    ("command", "options"),
+    [("audit", ()), ("report", ()), ("verify", ()), ("bundle", ("-o", "test.trainmark.zip"))],
+)
 def test_folder_of_an_acceptance_test_is_refused_by_its_name(
-    cli: Cli, tmp_path: Path, command: str
+    cli: Cli, tmp_path: Path, command: str, options: tuple[str, ...]
 ) -> None:
     folder = write_acceptance(tmp_path / "acceptance")
-    code, out, err = cli(command, folder)
+    code, out, err = cli(command, folder, *options)
     assert (code, out) == (2, "")
     assert "this is the folder of an acceptance test, not of a run" in err
     assert "open page.html in this folder" in err

@@ -395,15 +395,7 @@ def read_record(path: Path) -> Record:
     except FileNotFoundError:
         folder = file.parent
         if is_acceptance_folder(folder):
-            raise RecordError(
-                "this is the folder of an acceptance test, not of a run",
-                where=str(folder),
-                rule="an acceptance test has no record",
-                fix=(
-                    "open page.html in this folder, or resume the test by repeating its "
-                    "`trainmark accept` command with --out set to this folder"
-                ),
-            ) from None
+            raise make_acceptance_error(folder) from None
         # A folder with the launcher's events is a run directory. Without the plan, its record
         # cannot be computed from the events either.
         is_run_dir = file.name == RECORD_FILE and (folder / LAUNCHER_FILE).exists()
@@ -448,6 +440,19 @@ def is_acceptance_folder(folder: Path) -> bool:
     # Other folders may have a file of this name, but not also plans in such subfolders.
     return (folder / ACCEPTANCE_REQUEST_FILE).exists() and any(
         folder.glob(f"{ACCEPTANCE_PLANS_DIR}/*-devices/{PLAN_FILE}")
+    )
+
+
+def make_acceptance_error(folder: Path) -> RecordError:
+    """Return the error of reading the folder of an acceptance test as that of a run."""
+    return RecordError(
+        "this is the folder of an acceptance test, not of a run",
+        where=str(folder),
+        rule="an acceptance test has no record",
+        fix=(
+            "open page.html in this folder, or resume the test by repeating its "
+            "`trainmark accept` command with --out set to this folder"
+        ),
     )
 
 

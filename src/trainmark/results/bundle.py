@@ -110,8 +110,11 @@ def _check_launch_and_read_plan(path: Path) -> Plan:
     Raises:
         BundleError: evidence is missing, too large for a bundle or contradicts the record, or the
             case is not installed.
+        RecordError: it is the folder of an acceptance test.
     """
     folder = _get_run_dir(path)
+    if record.is_acceptance_folder(folder):
+        raise record.make_acceptance_error(folder)
     _refuse_large_files(folder)  # first, because the files are read below
     # The plan and the events of the launcher are the least evidence.
     has_plan = (folder / PLAN_FILE).exists()
