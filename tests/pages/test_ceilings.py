@@ -12,7 +12,13 @@ from trainmark.spec import message
 
 
 def make_point(size: list[int], rate: float | None, **more: Any) -> dict[str, Any]:
-    """Return a measurement at one size; a rate of None is one that was not measured."""
+    """Return a measurement at one size of the work; the highest rate is a third above the median.
+
+    Args:
+        size: lengths of the sides of a matrix, or another size.
+        rate: the highest rate that was measured; None: none was.
+        more: replace or add fields.
+    """
     rates = None if rate is None else {"median": 3 * rate / 4, "max": rate}
     return {
         "size": size,
@@ -25,7 +31,13 @@ def make_point(size: list[int], rate: float | None, **more: Any) -> dict[str, An
 
 
 def make_kind(name: str, *points: dict[str, Any], **more: Any) -> dict[str, Any]:
-    """Return the measurements of one kind of work on a rank; the first point is the best one."""
+    """Return the measurements of one kind of work on a rank; the first point is the best one.
+
+    Args:
+        name: of the work; one that begins with "matmul" is measured in FLOP/s, others in bytes/s.
+        points: of ``make_point``.
+        more: replace or add fields.
+    """
     return {
         "name": name,
         "unit": "FLOP/s" if name.startswith("matmul") else "bytes/s",

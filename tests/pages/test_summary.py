@@ -25,7 +25,13 @@ GOLDEN = Path(__file__).parents[1] / "golden"
 
 
 def make_launch_record(number, p_core, **changes):
-    """Return the golden record as launch ``number`` with this p_core."""
+    """Return the golden record as one of several launches.
+
+    Args:
+        number: of the launch, which is in its run id.
+        p_core: the speed of this launch.
+        changes: other fields of the record.
+    """
     golden_record = read_golden_record()
     entry = golden_record.figures["p_core"].model_copy(update={"value": p_core})
     figures = golden_record.figures | {"p_core": entry}

@@ -66,7 +66,7 @@ def resolve(tmp_path: Path) -> Any:
 
 
 def drop_unstable_parts(resolved: plan.Plan, tmp_path: Path) -> str:
-    """Return the plan's text without this machine's folders and the data's digests."""
+    """Return the text of a plan without this machine's folders and the data's digests."""
     text = resolved.model_dump_json(indent=2).replace(str(tmp_path.resolve()), "/somewhere")
     # The folder of generated data has a digest in its name.
     text = re.sub(r"toy-[0-9a-f]{16}", "toy-0123456789abcdef", text)

@@ -15,7 +15,11 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def import_text(tmp_path: Path) -> Callable[..., files.Imported]:
-    """Return a function that writes a file and imports it."""
+    """Return a function that writes a file and imports it.
+
+    Its arguments are the file's content and its name, which tells how it is read. It returns the
+    rows of results and the places that could not be read.
+    """
 
     def read(content: str | bytes, name: str = "rank0.out.log") -> files.Imported:
         path = tmp_path / name

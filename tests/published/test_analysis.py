@@ -113,7 +113,10 @@ def test_only_the_time_of_a_step_is_the_weight_of_its_rate(key, are_weights):
 
 @pytest.fixture
 def log(tmp_path):
-    """Return a function that writes a log of ``data`` and returns its path."""
+    """Return a function that writes a log and returns its path.
+
+    Its arguments are the log's text or bytes, and its name.
+    """
 
     def write(data, name="train.log"):
         path = tmp_path / name

@@ -26,7 +26,12 @@ DOCS = Path(__file__).parents[2] / "docs"
 
 
 def make_subject(figures: dict[str, float], **row_fields: Any) -> subject.AuditSubject:
-    """Return a row with these figures and other fields of ``Row``, as the audit sees it."""
+    """Return a row with these figures, as the audit sees it.
+
+    Args:
+        figures: values by name, without units.
+        row_fields: other fields of ``Row``, such as the device; the rest have any values.
+    """
     read = {name: Reading(value=x, unit="", raw=repr(x)) for name, x in figures.items()}
     common = {"file": "page.md", "line": 3, "form": "csv", "raw": "", "configuration": "one"}
     return views.view_row(Row(**common | row_fields, figures=read))

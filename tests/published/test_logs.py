@@ -321,7 +321,9 @@ def test_processes_that_print_the_same_start_are_one_run(import_text):
 def change_events(text, change):
     """Return a log of MLPerf's form with each event changed by ``change``.
 
-    ``change`` gets an event as a dictionary and changes it in place.
+    Args:
+        text: of the log, with an event in each line.
+        change: gets an event as a dictionary and changes it in place.
     """
     lines = []
     for line in text.splitlines():

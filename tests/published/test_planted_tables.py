@@ -18,7 +18,14 @@ NUM_FOUND, NUM_PLANTED, NUM_CORRECT = 64, 65, 80
 
 
 def audit_file(document: Document, folder: Path) -> tuple[int, set[int]]:
-    """Return the number of lines that were read of a file, and the lines of its findings."""
+    """Return the number of lines that were read of a file, and the lines of its findings.
+
+    All of the file must be readable.
+
+    Args:
+        document: text and ending of the file, such as ``.csv``.
+        folder: where it is written.
+    """
     file = folder / f"page{document.ending}"
     file.write_text(document.text, encoding="utf-8")
     chosen = select_results([str(file)])

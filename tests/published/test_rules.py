@@ -25,7 +25,10 @@ PLANTS = {
 
 
 def set_value(document: Any, path: str, value: Any) -> None:
-    """Set the value at a dotted path; a part that is a number is a place in a list."""
+    """Set the value at a dotted path in nested dictionaries and lists.
+
+    A part of the path that is a number is a place in a list.
+    """
     *parts, last = path.split(".")
     for part in parts:
         document = document[int(part) if isinstance(document, list) else part]

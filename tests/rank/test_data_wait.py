@@ -49,6 +49,7 @@ class PlayedThread(Executor):
         self.clock, self.free_at_ns = clock, clock.now_ns
 
     def submit(self, call: Callable[..., Any], /, *args: Any, **keywords: Any) -> Arriving:
+        """Call at once, on the clock of the thread; the result is ready when the thread is done."""
         # ``Arriving`` is a future whose result sets the clock to the given time if that is later.
         # The call runs on the thread's own time: from now, or from when the thread is free; then
         # the clock returns to the caller's time.
@@ -140,6 +141,12 @@ class QueueModel:
     """
 
     def __init__(self, depth: int, epoch_start_ns: int) -> None:
+        """Begin an epoch.
+
+        Args:
+            depth: places of the queue.
+            epoch_start_ns: when the first batch is begun.
+        """
         self.depth = depth
         self.epoch_start_ns = epoch_start_ns  # the queue is filled from here
         self.previous_ready_ns = epoch_start_ns

@@ -40,9 +40,9 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def run_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
-    """Return a function that runs a job type as the toy case's and returns the record.
+    """Return a function that runs a job in place of the toy case's and returns the record.
 
-    Fields of the recipe are given by name.
+    Its arguments are the type of the job, derived from ``ToyJob``, and fields of the recipe.
     """
     # The rate of matmuls that is measured before training is a fixed one of a fake, so it is quick.
     monkeypatch.setattr(CpuDevice, "matmul_rate", SyncDevice.matmul_rate)
@@ -107,6 +107,7 @@ class HalfBatches(ToyJob):
     """
 
     def batches(self, epoch: int) -> Iterator[Batch]:
+        """Return the batches of an epoch, twice as many as the toy case has."""
         for batch in super().batches(epoch):
             # Every second row from the first one, and from the second one. Each half becomes a
             # batch of its own, with the counts of the whole batch.
@@ -208,7 +209,11 @@ class WorksInEvaluation(ToyJob):
             self.updates = lambda: self.num_claimed_steps
 
     def put_step_off(self, batches: Iterator[Batch]) -> torch.Tensor | None:
-        """Keep the batch and return a loss that was not computed but falls, as a true one does."""
+        """Keep the batch and return a loss that was not computed but falls, as a true one does.
+
+        Args:
+            batches: those that the epoch still has; without one, the result is None.
+        """
         batch = next(batches, None)
         if batch is None:
             return None
@@ -257,6 +262,11 @@ class StopsAfterWarmup(ToyJob):
         self.updates = lambda: self.num_steps  # it claims a weight update for each step
 
     def train_in_warmup_only(self, batches: Iterator[Batch]) -> torch.Tensor | None:
+        """Train on a batch, or only read it; return the loss, None at the end of the epoch.
+
+        Args:
+            batches: those that the epoch still has.
+        """
         if self.num_steps < self.context.recipe.warmup_steps:
             self.num_steps += 1
             return self.take_honest_step(batches)
@@ -282,6 +292,7 @@ class DetachedLayer(ToyJob):
     """Its first layer has no gradient."""
 
     def _compute_loss_sum(self, batch: Batch) -> torch.Tensor:
+        """Return the sum of the losses of a batch, whose gradients end before the first layer."""
         features, labels = batch.tensors
         first, *other_layers = self.stepper.model
         # Nothing of the loss reaches the first layer.
@@ -303,6 +314,7 @@ class ZeroGradients(ToyJob):
     """Its first layer gets zero gradients, as by a compiler bug; only weight decay changes it."""
 
     def _compute_loss_sum(self, batch: Batch) -> torch.Tensor:
+        """Return the sum of the losses of a batch, which does not depend on the first layer."""
         first = self.stepper.model[0]
         # Adds nothing to the loss, but gives the first layer gradients of zero instead of none.
         zero = sum((parameter * 0).sum() for parameter in first.parameters())
@@ -431,6 +443,11 @@ class EverySecondStep(ToyJob):
         self.step = self.train_every_second_step
 
     def train_every_second_step(self, batches: Iterator[Batch]) -> torch.Tensor | None:
+        """Train on a batch, or only read it; return the loss, None at the end of the epoch.
+
+        Args:
+            batches: those that the epoch still has.
+        """
         self.num_steps += 1
         if self.num_steps % 2:  # the first one, the third one and so on
             return self.take_honest_step(batches)
@@ -656,6 +673,7 @@ class LowersMatmulPrecision(ToyJob):
     """Lowers the precision of matmuls for its forward pass alone."""
 
     def _compute_loss_sum(self, batch: Batch) -> torch.Tensor:
+        """Return the sum of the losses of a batch, computed in the lower precision."""
         # A check before or after the step finds the precision that the recipe asks for.
         torch.set_float32_matmul_precision("medium")
         try:

@@ -31,10 +31,12 @@ class ScriptedState:
     saved_steps: int = 0
 
     def save(self) -> None:
+        """Keep the number of steps; this takes ``SAVE_NS`` of the fake clock."""
         self.clock.advance(SAVE_NS)
         self.saved_steps = self.job.steps
 
     def restore(self) -> None:
+        """Set the number of steps back; this takes ``RESTORE_NS`` of the fake clock."""
         self.clock.advance(RESTORE_NS)
         self.job.steps = self.saved_steps
 
@@ -63,6 +65,11 @@ class ScriptedDigests:
         self.steps += 1
 
     def finish(self, losses: Sequence[float]) -> list[StepDigest]:
+        """Return the digests of a pass, with the fault that it is to have.
+
+        Args:
+            losses: of the steps of the pass.
+        """
         assert len(losses) == self.steps  # a digest of each step
         # -1 is no step: a pass without a fault.
         faulty_step, part, error = self.faults.get(self.passes, (-1, "", 0))
@@ -80,6 +87,7 @@ def make_digest(loss: float, *, gradient: int = 0, weight: int = 0) -> StepDiges
     Gradients are in the order of the backward pass, from the last tensor to the first.
 
     Args:
+        loss: of the step.
         gradient: change of the gradient of the first tensor; 0: none.
         weight: change of the last tensor; 0: none.
     """

@@ -325,6 +325,7 @@ def make_evaluation(value: float, samples: int = 1000, **scores: Any) -> dict[st
     """Return an evaluation of a rank that scored half of the validation rows.
 
     Args:
+        value: the quality that the rank reports, which should be the mean of the scores, 0.8.
         samples: number of validation rows of all ranks.
         scores: other values of fields of ``Scored``.
     """
@@ -354,7 +355,11 @@ def make_evaluation(value: float, samples: int = 1000, **scores: Any) -> dict[st
 
 
 def make_two_ranks(tmp_path: Path, first: dict[str, Any], second: dict[str, Any]) -> RunTimeline:
-    """Return a run of two ranks that train the same and have these evaluations."""
+    """Return a run of two ranks that train the same.
+
+    Args:
+        first, second: the evaluation of rank 0 and that of rank 1.
+    """
     ranks = (
         make_rank_events([64], of_all=[128], changed=["a"], evaluations=[entry])
         for entry in (first, second)

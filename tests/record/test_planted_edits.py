@@ -43,10 +43,14 @@ def test_edited_record_is_detected(edit: Edit) -> None:
 
 
 def edit_record(document: dict[str, Any], changes: dict[str, Any]) -> Record | None:
-    """Return the record with other values at these paths; None: it is refused when it is loaded."""
+    """Return the record with other values at these paths; None: it is refused when it is loaded.
+
+    Args:
+        document: the record as a dictionary, which stays as it is.
+        changes: by path, the new value, or a function that makes it of the old one.
+    """
     document = json.loads(json.dumps(document))
     for path, value in changes.items():
-        # A value may be given as a function of the old one.
         change = value if callable(value) else replace_by(value)
         apply(document, Edit(record="", path=path, change=change))  # of no golden record
     try:

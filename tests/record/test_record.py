@@ -71,8 +71,13 @@ def run_dir(tmp_path: Path) -> Path:
 
 
 def change_events(run_dir: Path, name: str, **fields: Any) -> None:
-    """Change fields of every event of that name."""
-    # ``name`` is that of an event, ``fields`` are new values by name, in the file of rank 0.
+    """Change fields of every event of that name in the events of rank 0.
+
+    Args:
+        run_dir: the run's folder.
+        name: of the events, such as ``window``.
+        fields: the new values.
+    """
     path = run_dir / "events.rank0.jsonl"
     events = [json.loads(line) for line in path.read_text().splitlines()]
     changed = [event | (fields if event["event"] == name else {}) for event in events]
@@ -178,6 +183,7 @@ def test_altered_value_is_named_if_this_version_wrote_the_record(
 
 
 def list_finding_codes(run_dir: Path) -> list[str]:
+    """Return the codes of what the record of a run doubts, made anew from its events."""
     return [note.code for note in reduce.reduce(run_dir).findings]
 
 

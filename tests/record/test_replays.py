@@ -95,6 +95,7 @@ def measure_replays(tmp_path: Path) -> Any:
 
 
 def find_findings(measurement: Measurement) -> list[tuple[str, dict[str, Any]]]:
+    """Return code and arguments of each finding about windows of steps that were run again."""
     all_findings = findings.find_in_measurement(measurement, {})
     return [(item.code, dict(item.args)) for item in all_findings if item.code.startswith("replay")]
 

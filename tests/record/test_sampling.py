@@ -50,6 +50,11 @@ def make_lines(**readings: Any) -> list[dict[str, Any]]:
 
 
 def build_record(tmp_path: Path, samples: Sequence[dict[str, Any]] | bytes | None) -> Record:
+    """Return the record of a run of two ranks with these readings of its devices.
+
+    Args:
+        samples: events of the file of readings, or its bytes; None: there were no readings.
+    """
     return reduce.reduce(write_sampled_run(tmp_path / "run", samples))
 
 

@@ -50,6 +50,7 @@ def run_dir(tmp_path: Path) -> Path:
 
 
 def make_job_event(job_state: str) -> dict[str, Any]:
+    """Return the event, at 13 s, in which a cluster reports the state in which the job ended."""
     return make_event("job", 13 * S, phase="ended", text=job_state)
 
 

@@ -38,7 +38,9 @@ def grade_single_launch(
         labels: of the run's plan.
         swing: relative change of the matmul rate while it was measured; None: not measured. The
             default is the largest that is sound.
+        passed: whether the run passed or failed.
         cv: coefficient of variation of the step times, in percent; the default as for ``swing``.
+        findings: doubts that checks of the run found.
     """
     measurement = Measurement.from_record(read_golden_record())
     plan = measurement.plan.model_copy(update={"labels": list(labels)})
@@ -123,6 +125,7 @@ def test_a_built_record_carries_its_trust(tmp_path: Path) -> None:
 
 
 def make_launches(count: int, **changes: Any) -> list[Record]:
+    """Return golden records of so many launches of one run; ``changes`` are fields of all."""
     return [read_golden_record(run_id=f"r{number}", **changes) for number in range(count)]
 
 

@@ -232,7 +232,14 @@ def test_rounding_difference_is_no_contradiction(run_dir: Path) -> None:
 
 
 def describe_edited_value(run_dir: Path, *keys: str, value: Any) -> tuple[str, str, str]:
-    """Return how the first difference is described after a value of the record was edited."""
+    """Return how the first difference is described after a value of the record was edited.
+
+    The result is the field, and its recorded and its recomputed value.
+
+    Args:
+        keys: those of nested dictionaries that lead to the value.
+        value: the one that replaces it.
+    """
     edit_json(run_dir / "record.json", *keys, value=value)
     ((_, args),) = list_disagreements(run_dir)
     return args["field"], args["recorded"], args["recomputed"]
