@@ -188,6 +188,8 @@ def list_finding_codes(run_dir: Path) -> list[str]:
 
 
 def test_an_impossible_mfu_fails_the_run(run_dir: Path) -> None:
+    # ``change_events`` changes fields of the rank's events of a name: of "facts", which names the
+    # device, and of the "window"s, which report steps.
     change_events(run_dir, "facts", device={"name": "NVIDIA H100 80GB HBM3"}, matmul_swing=0.5)
     built = reduce.reduce(run_dir)
     # The few FLOPs of this run are possible, and a swing of the matmul rate fails no run.
@@ -204,8 +206,9 @@ def test_an_impossible_mfu_fails_the_run(run_dir: Path) -> None:
 
 
 def test_a_quality_above_the_best_possible_is_noted(run_dir: Path) -> None:
-    # The run reached an accuracy of 0.9375 over 1,000 rows. The best possible one of the toy's
-    # data, which are generated, is 0.9332. Chance explains three standard errors: up to 0.957.
+    # ``change_events`` changes the event of the run's only evaluation. The run reached an accuracy
+    # of 0.9375 over 1,000 rows. The best possible one of the toy's data, which are generated, is
+    # 0.9332. Chance explains three standard errors: up to 0.957.
     assert "quality_above_best" not in list_finding_codes(run_dir)
     change_events(run_dir, "evaluate", value=0.99)  # the accuracy, more than chance explains
     best = reduce.reduce(run_dir).quality.best_possible

@@ -94,8 +94,9 @@ def test_summary_is_reproduced_from_the_sample_file(tmp_path: Path) -> None:
 
 
 def test_lowered_clocks_in_the_measured_time_make_the_result_noisy(tmp_path: Path) -> None:
-    # Readings of two devices with clocks that are not lowered. Of the measured time, from 8 s to
-    # 9.625 s, they are at 8 s, 9 s and its end.
+    # Readings of two devices with clocks that are not lowered. ``build_record`` returns the record
+    # of a run with such readings. Of the measured time, from 8 s to 9.625 s, they are at 8 s, 9 s
+    # and its end.
     samples = make_lines()
     for line in samples:
         if line["event"] == "devices" and line["t_ns"] >= 9 * S:

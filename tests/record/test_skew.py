@@ -100,7 +100,8 @@ def test_of_two_ranks_the_slower_is_compared_with_the_faster(find_skew: Any) -> 
 
 
 def test_ranks_that_share_cores_are_not_compared(tmp_path: Path) -> None:
-    # The second rank takes 30% longer, and waits longer for data by 10% of a step.
+    # Milliseconds of a step and of waiting in it, for two ranks of a node. The second one takes 30%
+    # longer, and waits longer for data by 10% of a step. Each takes 100 steps of 4 samples.
     windows = [
         make_window(
             0,

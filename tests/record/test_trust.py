@@ -157,6 +157,7 @@ def test_launches_that_differ_by_more_than_a_tenth_are_noisy() -> None:
 
 def test_only_passed_launches_count_and_each_reason_appears_once() -> None:
     # Each of five launches that passed has the same reason: its steps became 20% slower.
+    # ``grade_reasons`` returns the trust that has these reasons, with the grade that they give.
     failed = read_golden_record(
         run_id="x", status="failed", trust=grade_reasons([message("trust_not_passed")])
     )

@@ -177,7 +177,8 @@ def test_evidence_of_another_size_is_altered_and_not_hashed(
 def test_a_record_alone_is_not_to_be_quoted_but_no_failure(
     run_dir: Path, tmp_path: Path, cli: Any
 ) -> None:
-    # Only the record was copied.
+    # Only the record was copied, without the plan and the events that it was computed from. ``cli``
+    # runs the program with these words; it returns exit code, stdout and stderr.
     mailed = tmp_path / "mail" / "record.json"
     mailed.parent.mkdir()
     mailed.write_bytes((run_dir / "record.json").read_bytes())
@@ -224,7 +225,8 @@ def test_figures_of_a_missing_case_are_not_verified(run_dir: Path) -> None:
 
 
 def test_rounding_difference_is_no_contradiction(run_dir: Path) -> None:
-    # Values are the same if they differ by less than a billionth (1e-9), here by 1e-12.
+    # Values of the record and of its evidence are the same if they differ by less than a billionth
+    # (1e-9), here by 1e-12. ``list_disagreements`` returns the others.
     value = record.read_record(run_dir).figures["p_core"].value
     assert value is not None
     edit_json(run_dir / "record.json", "figures", "p_core", "value", value=value * (1 + 1e-12))

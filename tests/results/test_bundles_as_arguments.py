@@ -102,6 +102,7 @@ def test_site_with_a_damaged_record_has_the_other_runs_and_fails(
     run_dir: Path, run_with_damaged_record: Path, tmp_path: Path, cli: Callable[..., Any]
 ) -> None:
     # The folder has two runs: a valid one, which gets a page, and one whose record is cut off.
+    # ``cli`` returns the program's exit code, stdout and stderr.
     code, _, err = cli("site", run_dir.parent, "-o", tmp_path / "site")
     assert code == 1
     assert str(run_with_damaged_record) in err

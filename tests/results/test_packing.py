@@ -249,6 +249,8 @@ def test_run_without_its_evidence_is_not_bundled(
 def test_damaged_plan_is_one_error_with_its_line_or_key(
     run_dir: Path, tmp_path: Path, cli: Any, damage: Callable[[str], str], place: str
 ) -> None:
+    # ``damage`` changes the text of a valid plan. ``cli`` returns the program's exit code, stdout
+    # and stderr.
     file = run_dir / "plan.json"
     document = json.loads(file.read_text(encoding="utf-8"))
     file.write_text(damage(json.dumps(document, indent=2)), encoding="utf-8")
@@ -280,6 +282,7 @@ def test_run_that_is_given_twice_is_refused(
     run_dir: Path, tmp_path: Path, cli: Callable[..., Any]
 ) -> None:
     # The same launch: by the same path, by the path of its record, and as a copy of its folder.
+    # ``cli`` runs the program with these words; it returns exit code, stdout and stderr.
     copy = shutil.copytree(run_dir, tmp_path / "copy")
     output = tmp_path / "x.trainmark.zip"
     run_id = record.read_record(run_dir).run_id

@@ -91,7 +91,8 @@ def test_json_values_keep_their_types(cli, runs):
 
 
 def test_unreadable_record_is_listed(cli, runs):
-    # Of the three runs a, b and c, the record of a is cut off.
+    # Of the three runs a, b and c, the record of a is cut off. ``cli`` returns exit code, stdout
+    # and stderr of the command; ``unread`` has the runs that could not be read.
     (runs / "a" / "record.json").write_text('{"suite": ')
     code, out, err = cli("results")
     assert code == 1  # although the others are listed
@@ -105,6 +106,8 @@ def test_unreadable_record_is_listed(cli, runs):
 
 
 def test_store_without_runs_is_reported(cli, tmp_path):
+    # The command lists the runs of the folder ``runs``, which is empty. ``cli`` returns its exit
+    # code, stdout and stderr.
     (tmp_path / "runs").mkdir()
     code, out, err = cli("results")
     assert (code, out.strip()) == (0, "")

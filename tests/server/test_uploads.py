@@ -100,6 +100,8 @@ def test_existing_run_is_not_replaced(store, start_client, send_file, tmp_path):
 def test_run_of_a_bundle_that_is_not_indexed_yet_is_refused(
     start_client, send_file, tmp_path, monkeypatch
 ):
+    # ``write_bundle`` writes a bundle of runs with these ids, and ``send_file`` uploads it. Status
+    # 201: stored; 409: a run of this id is known already.
     client = start_client()
     # As if the request of the first bundle waited to update index and site.
     monkeypatch.setattr(client.app.state.serving, "refresh", lambda: None)
@@ -111,6 +113,8 @@ def test_run_of_a_bundle_that_is_not_indexed_yet_is_refused(
 
 
 def test_a_bundle_that_does_not_verify_is_refused(store, start_client, send_file, tmp_path):
+    # The bundle has one run, with the id a-1. Status 422: the server understands the upload, but
+    # does not accept it. ``list_files_left``: what is left in the folder that receives uploads.
     client, file = start_client(), write_bundle(tmp_path, "a-1")
     content = bytearray(file.read_bytes())
     content[200] ^= 1  # a bit of a file in it: byte 200 of the bundle is in the first one
@@ -136,8 +140,9 @@ def test_run_whose_id_is_not_a_file_name_has_a_page(start_client, send_file, tmp
 def test_file_that_is_not_a_bundle_is_refused_and_leaves_no_file(
     store, start_client, send_file, tmp_path
 ):
-    # The largest upload may have 1000 bytes. Status 413: too large; 415: of a wrong type; 422: not
-    # a bundle that can be verified.
+    # ``list_files_left``: what is left in the folder that receives uploads. The largest upload may
+    # have 1000 bytes. Status 413: too large; 415: of a wrong type; 422: not a bundle that can be
+    # verified.
     client, file = start_client(max_upload_bytes=1000), tmp_path / "file"
     file.write_bytes(b"x" * 1001)
     large = send_file(client, file)
@@ -171,8 +176,8 @@ def test_a_store_that_cannot_be_written_is_not_served(store, tmp_path, monkeypat
 def test_full_disk_is_reported_and_leaves_no_file(
     store, start_client, send_file, tmp_path, monkeypatch
 ):
-    # Status 507: the server has no space. ``list_files_left``: what is left in the folder that
-    # receives uploads.
+    # The bundle has one run. Status 507: the server has no space. ``list_files_left``: what is left
+    # in the folder that receives uploads.
     def raise_disk_full(*_):
         raise OSError(errno.ENOSPC, "No space left on device")
 
