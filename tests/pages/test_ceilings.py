@@ -15,7 +15,7 @@ def make_point(size: list[int], rate: float | None, **more: Any) -> dict[str, An
     """Return a measurement at one size of the work; the highest rate is a third above the median.
 
     Args:
-        size: lengths of the sides of a matrix, or another size.
+        size: the three sizes of a matmul, or the bytes of a copy.
         rate: the highest rate that was measured; None: none was.
         more: replace or add fields.
     """

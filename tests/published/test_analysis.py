@@ -104,7 +104,8 @@ def test_unit_of_a_word_before_the_keyword_is_read():
     ],
 )
 def test_only_the_time_of_a_step_is_the_weight_of_its_rate(key, are_weights):
-    # Rates of 100 and 50 samples/s, each with the seconds behind ``key``.
+    # In a mean, the rate of a step counts as much as the step takes time. Here rates of 100 and 50
+    # samples/s, each with the seconds behind ``key``, which count (``are_weights``) or not.
     reader = KeywordReader(keyword="ips:")
     lines = [f"ips: {rate} samples/s {key}: {time} s\n" for rate, time in [(100, 3), (50, 4)]]
     reader.read(enumerate(lines, 1))

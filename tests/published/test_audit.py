@@ -202,7 +202,8 @@ def test_printed_sequence_length_is_read(printed: str, length: int | None) -> No
     [
         ("qwen3_8b", {}, ["audit_peak"]),
         ("qwen3_8b", {"method": "LoRA"}, []),  # which trains few of the weights
-        # A mixture of experts: its speed says nothing if the page does not describe the routing.
+        # Mixtures of experts: a speed says nothing if the page does not describe how tokens are
+        # routed to experts, as a loss that balances them or the kind of router does.
         ("mixtral_8x7b", {}, ["audit_routing_unnamed"]),
         ("mixtral_8x7b", {"aux_loss": "0.01"}, []),
         ("qwen3-30b-a3b", {"router": "trained, dropless"}, []),
@@ -223,6 +224,8 @@ def test_size_of_language_model_is_read_from_name(
 
 
 def test_workloads_have_source_and_unique_name() -> None:
+    # The file tells what the audit knows of models, by the names that pages give them: the work of
+    # a sample, or the size, and the benchmark case, if there is one.
     document = read_toml(Path(trainmark.published.audit.__file__).with_name("workloads.toml"))
     entries = [*document["workload"], *document["sizes"]]
     # A source has its address and the date on which it was read.
@@ -275,8 +278,9 @@ def test_speed_of_mixture_of_experts_must_state_its_routing(
     changes: dict[str, str], codes: list[str]
 ) -> None:
     row_fields = {"device": "H100", "precision": "bf16", "changes": changes}
-    # How tokens reach experts changes the speed, so both figures of speed need it; memory does
-    # not, nor does a model without experts.
+    # ``changes`` are settings that the row prints: on a routing that is forced to be even, on one
+    # that drops tokens, or on another. How tokens reach experts changes the speed, so both figures
+    # of speed need it; memory does not, nor does a model without experts, such as llama3 8b.
     for figure in ({"token/p/s": 3000.0}, {"MFU": 30.0}):
         findings = audit([make_subject(figure, model="gpt_oss_20b", **row_fields)])
         assert [finding.message.code for finding in findings if finding.rule == "routing"] == codes

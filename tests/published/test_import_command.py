@@ -38,7 +38,8 @@ def test_json_is_exactly_rows_and_unread(cli, tmp_path):
 
 
 def test_each_cell_that_is_not_read_is_named_up_to_five_of_a_kind(cli, tmp_path):
-    # The column ``speed`` has no known unit; that of step times has. ``n/a`` is an empty cell.
+    # The column ``speed`` has no known unit; that of step times has. Not read are the seven speeds,
+    # x0 to x6, and the step time "???"; ``n/a`` counts as an empty cell.
     rows = "".join(f"| A100 | {500 + i} | x{i} | 1.8 |\n" for i in range(7))
     (tmp_path / "t.md").write_text(
         "| device | step time (ms) | speed | loss |\n|---|---|---|---|\n"

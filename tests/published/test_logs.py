@@ -387,8 +387,8 @@ def test_contradictions_of_an_event_log_are_found(import_text, change, codes):
 
 def test_second_end_of_a_run_is_found_and_the_first_one_counts(import_text):
     # ``OURS`` is a run that this program exported in MLPerf's form, with 36 lines. The last one is
-    # ``run_stop``, 4 s after ``run_start``. It is repeated in line 37, with a time (``time_ms``)
-    # that is 80 s later.
+    # ``run_stop``, 4 s after ``run_start``, at 1000000010000 ms (``time_ms``). It is repeated in
+    # line 37, with a time that is 80 s later.
     stop = OURS.splitlines(keepends=True)[-1]
     late = stop.replace("1000000010000", "1000000090000")
     (row,) = import_text(OURS + late, "result_0.txt").rows

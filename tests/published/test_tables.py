@@ -99,8 +99,8 @@ def test_units_in_cells_are_used_if_headers_have_none() -> None:
         2.36,
         "min",
     )
-    # ``rows[1]`` is line 10 of the file, 7 B of Llama 2 on one GPU. In lines 11 and 12, the memory
-    # is "OOM" and an error message.
+    # ``rows[1]`` is line 10 of the file, 7 B of Llama 2 on one GPU; a printed GB counts as a GiB.
+    # In lines 11 and 12, the memory is "OOM" and an error message.
     assert [(entry.line, entry.kind, entry.reason.code) for entry in imported_rows.unread] == [
         (11, "row", "row_out_of_memory"),
         (12, "row", "row_without_figures"),

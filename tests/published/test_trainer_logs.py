@@ -342,6 +342,7 @@ def test_training_loss_is_read_not_the_validation_loss(tmp_path: Path) -> None:
 
 
 def test_ranks_that_print_out_of_order_are_one_run(tmp_path: Path) -> None:
+    # Step and rank of each line.
     order = [(1, 0), (1, 1), (2, 0), (2, 1), (3, 0), (2, 2), (3, 1), (4, 0), (3, 2), (4, 1)]
     text = "".join(f"[rank{rank}] step: {step} tokens/s: {step * 10}\n" for step, rank in order)
     # The values of rank 0 count: 10, 20, 30 and 40.

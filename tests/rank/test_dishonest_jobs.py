@@ -364,6 +364,7 @@ class DropsTheRest(ToyJob):
 
 
 def test_epoch_that_drops_rows_is_reported_and_passes_with_a_finding(run_job: Run) -> None:
+    # The job skips the last step of each epoch, 64 of the 4,096 rows.
     record = run_job(DropsTheRest)
     assert record.status == "passed"  # as the job itself announces the shorter epoch
     assert [finding.as_dict() for finding in list_doubts(record)] == [
@@ -382,6 +383,7 @@ class SameLoss(ToyJob):
 
 
 def test_a_loss_that_never_changes_is_a_finding(run_job: Run) -> None:
+    # The job trains as it should, but reports another loss than it computed, always the same.
     record = run_job(SameLoss, max_epochs=1)
     assert record.status == "passed"
     (finding,) = list_doubts(record)

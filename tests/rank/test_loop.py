@@ -130,8 +130,9 @@ def test_every_number_of_a_window_is_exact(sync_device: SyncDevice) -> None:
 def test_every_number_of_evaluation_and_end_is_exact(sync_device: SyncDevice) -> None:
     events, outcome = run_one_epoch_of_four_steps(sync_device)
     *_, evaluate, trained = events
-    # The steps end at 1,365 ns; the evaluation of the scripted job takes 1,000 ns for 50 samples.
-    # The epoch was trained to its end, so that it is also a whole one.
+    # The run begins at 1,000 ns, and its steps end at 1,365 ns. The evaluation of the scripted job
+    # takes 1,000 ns for 50 samples and gives 0.75; there is no target. The epoch was trained to its
+    # end, so that it is also a whole one.
     assert evaluate == {
         "event": "evaluate",
         "t_ns": 2_365,
@@ -324,8 +325,8 @@ def test_the_target_ends_the_run_within_an_epoch(sync_device: SyncDevice) -> Non
         target=Target(metric="acc", value=0.9),
     )
     outcome = loop.run()
-    # Evaluated each 3 steps of 4 samples; the second evaluation reaches the target. An epoch that
-    # was begun counts as one.
+    # Of nine epochs of 50 steps, one is begun, which counts as one. The model is evaluated each 12
+    # samples, that is each 3 steps of 4; the second evaluation reaches the target.
     assert (outcome.target_reached, outcome.epochs, outcome.steps) == (True, 1, 6)
     assert [item["event"] for item in events.written[-2:]] == ["evaluate", "trained"]
 

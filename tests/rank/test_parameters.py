@@ -171,6 +171,8 @@ def test_window_without_change_fails_if_exact_sums_at_its_start_are_known(exact:
 
 
 def test_windows_whose_steps_were_all_dropped_may_change_nothing() -> None:
+    # ``make_check`` gives a check, the fake digest that it reads, and the number of updates, as a
+    # list of one.
     check, digest, updates = make_check()
     # In two windows no step is an update and nothing changes, which is no error.
     check.check_window(first_step=0, steps=10)

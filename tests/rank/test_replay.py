@@ -223,6 +223,7 @@ def test_epoch_that_ends_at_a_window_start_repeats_the_next_window(
 def test_difference_that_two_repeats_confirm_is_named(
     sync_device: SyncDevice, wrong_pass: int
 ) -> None:
+    # Eight steps: two of warm-up, then two windows of three, of which the second one is repeated.
     # In the window itself (pass 0) or in its first repeat, a gradient of its second step differs:
     # ``make_digest`` changes that of the tensor "first". Two more repeats agree, so the steps are
     # deterministic and the difference counts. A repeat takes the time to restore the state
@@ -240,10 +241,11 @@ def test_difference_that_two_repeats_confirm_is_named(
 
 
 def test_repeats_that_differ_from_each_other_blame_no_rank(sync_device: SyncDevice) -> None:
-    # The second window, steps 5 to 7, is repeated. Each of its four passes gives the weights after
-    # its first step another value: the window itself, its first repeat, which differs from it, and
-    # two more repeats, the control. As these differ too, the steps are not deterministic and the
-    # difference proves nothing.
+    # After two steps of warm-up come two windows of three. The second one, steps 5 to 7 as counted
+    # from 0, is repeated. Each of its four passes gives the weights after its first step another
+    # value: the window itself, its first repeat, which differs from it, and two more repeats, the
+    # control. As these differ too, the steps are not deterministic and the difference proves
+    # nothing.
     digests = ScriptedDigests({number: (0, "weight", number) for number in range(4)})
 
     events, _ = run_loop(sync_device, [[Micro()] * 8], digests=digests)
@@ -254,8 +256,9 @@ def test_repeats_that_differ_from_each_other_blame_no_rank(sync_device: SyncDevi
 
 
 def test_all_ranks_run_the_control_repeat_if_one_differs(sync_device: SyncDevice) -> None:
-    # The second window of this rank is repeated without a difference. But another rank differs in
-    # the first repeat, so all ranks take two more repeats as a control; there it differs again.
+    # After two steps of warm-up come two windows of three. The second one is repeated, on this rank
+    # without a difference. But another rank differs in the first repeat, so all ranks take two more
+    # repeats as a control; there it differs again.
     events, _ = run_loop(sync_device, [[Micro()] * 8], flags_of_others=True)
 
     (replay,) = events.named("replay")

@@ -221,7 +221,8 @@ def list_doubts(timeline: RunTimeline, device: str = "cuda") -> list[Message]:
 
 
 def test_rows_missing_from_an_evaluation_are_a_finding(tmp_path: Path) -> None:
-    # One rank with two steps of 10 samples, whose evaluation scored 100 rows (``samples``).
+    # One rank with two steps of 10 samples (``of_all``: there is no other rank), which change the
+    # parameter "a", and with an evaluation that scored 100 rows (``samples``).
     evaluation = make_event(
         "evaluate",
         0,
@@ -259,7 +260,8 @@ def test_more_flops_than_preflight_measured_are_doubted(
 
 
 def test_a_graph_compiled_after_the_warm_up_is_noted(tmp_path: Path) -> None:
-    # One measured step of 8 samples, during which ``torch.compile`` made 3 graphs.
+    # One measured step of 8 samples on the only rank, which changes the parameter "a", and in which
+    # ``torch.compile`` made 3 graphs.
     events = make_rank_events([8], of_all=[8], changed=["a"], graphs_compiled=3)
     assert message("compiled_while_measured", graphs=3) in list_doubts(
         read_timeline(tmp_path, events)
@@ -355,7 +357,7 @@ def make_evaluation(value: float, samples: int = 1000, **scores: Any) -> dict[st
 
 
 def make_two_ranks(tmp_path: Path, first: dict[str, Any], second: dict[str, Any]) -> RunTimeline:
-    """Return a run of two ranks that train the same.
+    """Return a run of two ranks, each of which takes a step of 64 samples that changes "a".
 
     Args:
         first, second: the evaluation of rank 0 and that of rank 1.

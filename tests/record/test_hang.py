@@ -79,6 +79,8 @@ def find_cause(tmp_path: Path) -> Any:
 
 
 def test_the_rank_that_is_missing_from_a_collective_is_named(find_cause: Any) -> None:
+    # Ranks 0 and 1 wait in an all-reduce, which rank 2 has not entered: it is in another line of
+    # the program, "a.py:5 f".
     failure = find_cause(
         make_group("0-1", "collective", call="all_reduce"),
         make_group("2", "elsewhere", call=None, where="a.py:5 f"),
@@ -100,7 +102,8 @@ def test_the_rank_that_is_missing_from_a_collective_is_named(find_cause: Any) ->
 
 
 def test_a_backward_pass_waits_unless_others_are_in_a_collective(find_cause: Any) -> None:
-    # A group: its ranks, their state, what they wait in, and the place in the program.
+    # A group: its ranks, their state, what they wait in, and the place in the program. The result
+    # names the ranks that wait, and those that are missing, for which they wait.
     backward = make_group("0-1", "waits", call="backward")
     # Rank 2 is in neither: the backward pass waits for it.
     assert find_cause(backward, make_group("2", "elsewhere")).message.args["waiting"] == "0-1"
