@@ -34,7 +34,10 @@ NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=timezone.utc)
 
 @pytest.fixture(autouse=True)
 def _one_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make plans the same on every machine: two accelerators, four cores, one torch."""
+    """Make plans the same on every machine.
+
+    It has two accelerators and four cores, one version of torch, and one of this program.
+    """
     vendors = {"fake": FakeVendor(), "cpu": FakeVendor("cpu", devices=4, product="Fake CPU")}
     monkeypatch.setattr(devices, "list_vendors", lambda: vendors)
     monkeypatch.setattr("trainmark.torch_version._read_version", lambda _: "2.13.0+cpu")

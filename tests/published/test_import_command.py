@@ -103,6 +103,7 @@ def test_folder_with_mixed_files_is_read(cli, tmp_path):
 
 def test_own_runs_are_not_read_as_results_of_others(cli, tmp_path):
     # ``run`` is the folder of a run of this program. A folder of runs alone has no file to read.
+    # The exit code 1 says that nothing was read.
     run = tmp_path / "runs" / "run"
     run.mkdir(parents=True)
     (run / "record.json").write_text('{"throughput": "300 samples/s"}')

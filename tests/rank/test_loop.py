@@ -307,7 +307,7 @@ def test_evaluation_interval_counts_samples_of_all_ranks(sync_device: SyncDevice
     loop.run()
     # Six steps of 4 samples on all ranks: an evaluation each 8 samples is one each two steps.
     assert [item["step"] for item in events.named("evaluate")] == [2, 4, 6]
-    # A window ends at each evaluation.
+    # A window ends at each evaluation. Each has its phase, epoch, first step and number of steps.
     assert list_phases(events) == [
         ("compile", 0, 0, 1),
         ("train", 0, 1, 1),
