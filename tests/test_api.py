@@ -82,8 +82,8 @@ def test_records_have_their_paths_pages_and_summary(runs: Path) -> None:
 
 
 def test_a_record_that_its_evidence_contradicts_is_loaded_with_a_warning(runs: Path) -> None:
-    # Without any file of the run beside it, a record could not be checked. This file is one, and it
-    # differs from that of the run, so it contradicts the record.
+    # ``a`` of ``runs`` has a record alone. Without any file of the run beside it, it could not be
+    # checked. This file is one, and it differs from that of the run, so it contradicts the record.
     (runs / "a" / "plan.json").write_text("{}")
     with pytest.warns(UserWarning, match="does not match its raw events"):
         (record,) = trainmark.load(runs / "a")

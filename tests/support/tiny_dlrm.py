@@ -280,6 +280,13 @@ def train_rank(rank: int, clicks: Path, ranks: int) -> tuple[dict[str, Any], dic
 
     One start of the ranks serves all trainings, because it takes longer than they do. Ranks that a
     spread does not need, such as two of four, skip it.
+
+    Args:
+        clicks: folder of the data of ``write_clicks``, on which the job trains.
+        ranks: number of all ranks, on which the job is spread.
+
+    Returns:
+        what ``train`` returned, by the spread's name; what ``train_job`` returned.
     """
     groups = {size: dist.new_group(list(range(size))) for size in (2, 4)}
     sent = SentBytes(rank)

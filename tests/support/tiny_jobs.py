@@ -55,7 +55,11 @@ def list_losses(job: Any, device: Device, steps: int) -> list[float]:
 
 
 def run_measured(job: Job, device: Device, recipe: Any) -> list[dict[str, Any]]:
-    """Run the measured loop over ``job`` as a rank does; return its events."""
+    """Run the measured loop over ``job`` as a rank does; return its events.
+
+    Args:
+        recipe: of the job, which says how long it trains and how many batches are read ahead.
+    """
     events: list[dict[str, Any]] = []
     # The checks that a rank makes while it trains: that each parameter gets a gradient and changes.
     trained = job.trained_parameters()

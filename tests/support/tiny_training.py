@@ -197,6 +197,8 @@ def measure_sharded_gradients(rank: int) -> dict[str, Any]:
     """
     features, targets = make_rows()
     model = new_model()
+    # Each rank trains half of the rows and holds a shard of each layer; the second dimension would
+    # be ranks that compute a layer together.
     mesh = init_device_mesh("cpu", (2, 1), mesh_dim_names=("data", "tensor"))
     ranks = Ranks(data_rank=rank, data_size=2, mesh=mesh)
     stepper = Stepper(

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 RANGE_UJ = 262_143_328_850  # of a common processor
 
 
-def write_zone(root: Path, number: str, name: str, energy_uj: int | str) -> Path:
+def write_zone(root: Path, number: str, name: str, energy_uj: int) -> Path:
     """Write a zone of RAPL, energy that is counted, as Linux shows it; return the counter's file.
 
     Args:
@@ -121,7 +121,7 @@ def test_each_power_reading_of_the_controller_is_reported_once(
     ipmitool_output.write_text(DCMI)  # an answer with 1,206 W
     write_zone(tmp_path, "0", "package-0", energy_uj=7)
     (tmp_path / "dev").mkdir()
-    (tmp_path / "dev/ipmi0").touch()
+    (tmp_path / "dev/ipmi0").touch()  # the file of a controller, by which ipmitool reaches it
     machine = HostReader(root=tmp_path)
     # ``rapl`` counts the energy of the processor, ``ipmi`` is the machine's controller.
     assert machine.sources == ["psutil", "rapl", "ipmi"]

@@ -131,9 +131,10 @@ def test_flipped_bit_is_found_on_its_rank_without_false_alarms(tmp_path: Path, f
 @pytest.mark.parametrize("fsdp", [DDP, FSDP])
 def test_bits_of_four_ranks_are_found_or_change_nothing(tmp_path: Path, fsdp: bool) -> None:
     # One bit flip in each of windows 0 to 31; windows 32 to 63 have none. A window is a group of
-    # steps, which is run again to compare.
-    # ``plan_flips`` takes the four kinds of places and the four ranks in turn; ``outcomes`` has, by
-    # rank and window, what the rank saw: ``flipped`` and ``changed`` there, and what repeats gave.
+    # steps, which is run again to compare. ``DDP``: each rank has the whole model; ``FSDP``: a
+    # shard of it. ``plan_flips`` takes the four kinds of places and the four ranks in turn;
+    # ``outcomes`` has, by rank and window, what the rank saw: ``flipped`` and ``changed`` there,
+    # and what repeats gave.
     flips = plan_flips(32, world_size=4, seed=11)
 
     outcomes = run_ranks(4, tmp_path, fsdp=fsdp, num_windows=64, flips=flips)

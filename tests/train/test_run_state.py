@@ -149,6 +149,8 @@ def test_sharded_checkpoint_resumes_on_two_ranks_and_on_one(
     place, checkpoints = tmp_path / "ranks", tmp_path / "checkpoints"
     place.mkdir()
     checkpoints.mkdir()
+    # Each of two processes calls ``train_with_interruption`` with its rank and what follows;
+    # ``place`` is an empty folder by which they meet.
     ranks = call_on_ranks(
         num_ranks, place, train_with_interruption, num_ranks, new_job, checkpoints, changes
     )

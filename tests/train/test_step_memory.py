@@ -210,7 +210,9 @@ class Silent:
 
 def test_rank_refuses_a_recipe_that_planning_could_not_check(sync_device: SyncDevice) -> None:
     # ``Silent`` is a vendor that tells planning the memory of a rank only if it is ``known``.
-    # ``make_gpt_recipe``: a published recipe of the case ``gpt_megatron``.
+    # ``make_gpt_recipe``: a published recipe of the case ``gpt_megatron``; its estimate needs no
+    # folder of data. The plan is of one rank on this machine, without processes on others.
+    # ``agree_on_memory`` checks what planning did not, and returns the memory that the rank found.
     plan: Any = SimpleNamespace(case="gpt_megatron", world_size=1, nproc=1, node_processes=0)
     # A device of 8 GiB, all of it free. The recipe needs more: about 20 GiB were measured.
     memory = MemoryUse(allocator_peak_bytes=None, used_bytes=0, total_bytes=8 * GIB, scope="device")

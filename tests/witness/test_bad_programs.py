@@ -34,7 +34,8 @@ def test_program_that_cannot_be_measured_fails_with_its_reason(tmp_path, kind, c
 def test_program_that_starts_or_ends_in_an_unusual_way_is_measured_in_full(tmp_path, kind):
     # ``forks``: a child process trains; ``os_exit``: the program ends without Python's own cleanup;
     # ``looks_first``: it asks for torch's spec before it imports torch. Each trains 20 steps, and
-    # no finding lowers the trust in the record for good.
+    # no finding lowers the trust in the record for good. ``WORK``, the file of ``--witness``,
+    # states its work.
     record = measure(tmp_path, "bad.py", kind, work=WORK)
     assert (record.status, record.counts.steps, list_grave_finding_codes(record)) == (
         "passed",
@@ -59,14 +60,15 @@ def test_exception_of_the_program_is_the_cause(tmp_path, starter):
 
 def test_exception_before_training_is_the_cause_with_torchrun_too(tmp_path):
     launcher = (sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=1")
-    # Without its argument, the program fails at ``sys.argv[1]``, before it imports torch.
+    # Without its argument, the program fails at ``sys.argv[1]``, before it imports torch. ``WORK``
+    # is the file of ``--witness``.
     record = measure(tmp_path, "bad.py", work=WORK, launcher=launcher)
     assert record.cause is not None
     assert (record.cause.kind, record.cause.type) == ("error", "IndexError")
 
 
 def test_exit_code_of_a_program_that_fails_before_training_is_the_cause(tmp_path):
-    # The program exits with 4 before it imports torch.
+    # The program exits with 4 before it imports torch. ``WORK`` is the file of ``--witness``.
     record = measure(tmp_path, "bad.py", "fails_first", work=WORK)
     assert record.cause is not None
     assert (record.cause.kind, record.cause.message.code) == ("exit", "rank_exited")
@@ -74,7 +76,7 @@ def test_exit_code_of_a_program_that_fails_before_training_is_the_cause(tmp_path
 
 
 def test_signal_that_kills_the_program_is_the_cause(tmp_path):
-    # The program sends SIGKILL to itself after 8 steps.
+    # The program sends SIGKILL to itself after 8 steps. ``WORK`` is the file of ``--witness``.
     record = measure(tmp_path, "bad.py", "killed", work=WORK)
     assert record.cause is not None
     assert (record.cause.kind, record.cause.signal) == ("signal", "SIGKILL")
@@ -119,7 +121,8 @@ def test_two_declared_optimizers_form_one_step(tmp_path):
 
 
 def test_unevenly_stepping_optimizers_withhold_figures(tmp_path):
-    # The second optimizer takes a step only in every fourth step of the first.
+    # The second optimizer takes a step only in every fourth step of the first. ``WORK`` is the file
+    # of ``--witness``, to which their number is added.
     work = WORK.replace("[step]", "optimizers = 2\n[step]")
     record = measure(tmp_path, "bad.py", "alternating", work=work)
     reason = record.figures["final_result"].reason
@@ -128,8 +131,8 @@ def test_unevenly_stepping_optimizers_withhold_figures(tmp_path):
 
 
 def test_batches_without_a_loader_cannot_be_counted(tmp_path):
-    # Samples are to be counted in the first dimension of a loader's batches, but this program has
-    # no loader.
+    # ``WORK``, the file of ``--witness``, states 8 samples a step. Here they are to be counted in
+    # the first dimension, number 0, of a loader's batches, but this program has no loader.
     work = WORK.replace("[step]\nsamples = 8", "[batch]\nsamples = 0")
     record = measure(tmp_path, "bad.py", "plain", work=work)
     reason = record.figures["final_result"].reason
@@ -139,7 +142,8 @@ def test_batches_without_a_loader_cannot_be_counted(tmp_path):
 
 
 def test_compiled_steps_give_no_counted_flops(tmp_path):
-    # FLOPs are counted by torch's operations; those of compiled steps are other ones.
+    # FLOPs are counted by torch's operations; those of compiled steps are other ones. ``WORK``, the
+    # file of ``--witness``, does not state them.
     record = measure(tmp_path, "bad.py", "compiled", work=WORK)
     assert record.status == "passed"
     reason = record.figures["model_flops_per_device"].reason

@@ -129,6 +129,7 @@ def test_first_epoch_rows_have_equal_digests_only_if_equal():
 @pytest.mark.parametrize("dimension", [0, 1])
 def test_rows_are_digested_by_their_bytes(dimension):
     # The rows lie along ``dimension``: in the second case, the bytes of a row are not in one piece.
+    # ``TRAIN`` is the id of a data set; ``MARKS`` are times of the fetch, without effect here.
     rows = torch.arange(6, dtype=torch.bfloat16).reshape(3, 2)
     counter = BatchCounter(sample_dimension=dimension)
     counter.add(TRAIN, rows if dimension == 0 else rows.T, MARKS)

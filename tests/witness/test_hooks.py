@@ -117,6 +117,7 @@ def test_epoch_that_is_left_early_ends(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_backward_pass_within_another_one_is_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     """A checkpointed block calls ``torch.autograd.backward`` within the pass, for its own part."""
+    # ``monkeypatch`` puts back what the hooks replace.
     monkeypatch.setattr(torch.autograd, "backward", torch.autograd.backward)
     hooks._hook_backward(torch)
     losses: list[Any] = []  # of the backward passes that the hooks report
@@ -130,7 +131,7 @@ def test_backward_pass_within_another_one_is_not_counted(monkeypatch: pytest.Mon
     loss.backward()
     assert losses == [loss]
     loss.detach().requires_grad_().backward()  # a further pass after this one counts again
-    assert losses == [loss, loss]
+    assert losses == [loss, loss]  # another tensor, of the same value
 
 
 def test_checkpoint_that_fails_ends_its_pause(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -64,7 +64,8 @@ def list_suspicions(record):
 
 
 def test_honest_program_is_not_flagged(tmp_path):
-    # Without ``--lie``, the program does what it prints.
+    # Without ``--lie``, the program does what it prints, and what ``WORK``, the file of
+    # ``--witness``, states.
     record = measure(tmp_path, "liar.py", work=WORK)
     assert record.status == "passed"
     assert list_suspicions(record) == set()

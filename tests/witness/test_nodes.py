@@ -33,6 +33,7 @@ def _measure_nodes(tmp_path, monkeypatch):
         """Return the record; ``changes`` are those of ``plan.witness``."""
         # Nodes are processes of this machine.
         monkeypatch.setattr(launchers, "load_launcher", lambda _: Here())
+        # ``WORK`` is a file of ``--witness`` for the programs in the folder ``PROGRAMS``.
         # ``ddp.py`` prints no line with a speed, which ``speed_line`` would have to match.
         work = "\n".join(line for line in WORK.splitlines() if "speed_line" not in line)
         (tmp_path / "work.toml").write_text(work)

@@ -9,9 +9,10 @@ from trainmark.witness.printed import read_number, read_printed
 
 
 def make_witness(pattern, folder, **fields):
-    """Return the witness of a program in ``folder``.
+    """Return the witness of a program in ``folder``: what Trainmark knows of a program it watches.
 
-    The file of ``--witness`` has ``pattern`` as its ``speed_line``, and ``fields``.
+    The file of ``--witness`` has ``pattern`` as its ``speed_line``, by which the lines with a speed
+    are found in the program's output, and ``fields``. Its other values have no effect here.
     """
     spec = WitnessSpec(
         name="program", precision="fp32", step={"samples": 8}, speed_line=pattern, **fields

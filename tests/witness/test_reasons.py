@@ -145,6 +145,8 @@ def test_speed_printed_once_may_be_of_the_steady_steps():
     (comparison,) = compare_printed(
         make_measurement({"samples_per_second": [100.0]}), make_figures()
     )
+    # ``make_measurement`` has 10 steps of warm-up and then 10 of 0.1 s. The program prints one
+    # value, which may be of all steps or of the latter.
     assert comparison.agrees
     # 10 samples a step of 0.1 s, after the warm-up.
     assert comparison.measured == pytest.approx(100.0)
@@ -153,7 +155,7 @@ def test_speed_printed_once_may_be_of_the_steady_steps():
 def test_samples_of_a_device_are_those_of_all_divided_by_ranks():
     measurement = make_measurement({"samples_per_second_per_device": [100.0] * 20}, ranks=4)
     (comparison,) = compare_printed(measurement, make_figures())
-    # 4 ranks with 100 samples each in 1 s.
+    # 4 ranks with 100 samples each in 1 s: 400 a second, divided by 4.
     assert comparison.measured == pytest.approx(100.0)
 
 

@@ -22,7 +22,11 @@ if TYPE_CHECKING:
 
 @pytest.fixture(name="runs", scope="module")
 def _runs(tmp_path_factory) -> Path:
-    """Measure a program twice, and the same program with another command."""
+    """Measure a program twice, and the same program with another command.
+
+    ``WORK`` is the file of ``--witness``, which states what ``plain.py``, in the folder
+    ``PROGRAMS``, does in a step.
+    """
     folder = tmp_path_factory.mktemp("runs")
     (folder / "work.toml").write_text(WORK)
     for name, steps in (("first", 20), ("second", 20), ("longer", 30)):
@@ -107,7 +111,9 @@ def test_bundle_and_site_take_witnessed_runs(runs, tmp_path):
 
 
 def test_follower_takes_the_steps_of_a_program(runs, monkeypatch):
-    # A stand-in of wandb, which writes its calls to a file. ``keep`` is the name of the project.
+    # ``first`` of ``runs`` is a run of a user's own program, which has passed. ``STAND_INS`` has a
+    # fake wandb, which writes the arguments of its calls to a file: one call for each step, and at
+    # last how the run ended. ``keep`` is the name of the project.
     monkeypatch.setenv("PYTHONPATH", str(STAND_INS))
     monkeypatch.setenv("STAND_IN_CALLS", str(runs / "calls.jsonl"))
     process = call("follow", str(runs / "first"), "--to", "wandb=keep")

@@ -56,8 +56,9 @@ def test_batch_that_contradicts_the_file_is_found(tmp_path):
 
 
 def test_batches_are_counted_as_the_file_declares(tmp_path):
-    # Dimension 0 of each batch counts its samples; the file does not say how many a step has. The
-    # program's batches have 8 samples, and a step has 3 batches.
+    # ``WORK`` is the file of ``--witness``. Here dimension 0 of each batch counts its samples; the
+    # file does not say how many a step has. The program's batches have 8 samples, and a step has 3
+    # batches.
     work = WORK.replace("[step]\nsamples = 8", "[batch]\nsamples = 0")
     record = measure(tmp_path, "plain.py", "--steps", "20", "--accumulate", "3", work=work)
     assert (record.status, list_grave_finding_codes(record)) == ("passed", set())
@@ -73,7 +74,8 @@ def test_speed_in_a_known_form_needs_no_pattern(tmp_path):
 
 
 def test_output_without_a_speed_is_named(tmp_path):
-    # ``ddp.py`` prints no speed. Without ``speed_line``, known forms of lines are searched.
+    # ``ddp.py`` prints no speed. ``WORK`` is the file of ``--witness``; without ``speed_line``,
+    # known forms of lines are searched.
     work = "\n".join(line for line in WORK.splitlines() if "speed_line" not in line)
     record = measure(tmp_path, "ddp.py", work=work)
     assert (record.status, record.printed) == ("passed", [])
@@ -124,6 +126,7 @@ def test_exit_code_says_how_the_run_ended(tmp_path, words, work, exit_code):
 
 
 def test_command_line_runs_a_program_and_prints_its_folder(tmp_path):
+    # ``WORK`` is a file of ``--witness`` for the programs in the folder ``PROGRAMS``.
     work, out = tmp_path / "work.toml", tmp_path / "run"
     work.write_text(WORK)
     args = ["run", "--witness", str(work), "--out", str(out), "--device", "cpu", "--json"]
@@ -160,8 +163,8 @@ def test_ranks_are_measured_with_any_launcher(tmp_path, launcher):
 def test_unplanned_ranks_are_refused(tmp_path):
     words = (sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2")
     work = WORK.replace("[step]", "starts_ranks = true\n[step]")
-    # The file says that the command starts its ranks itself. Behind ``env``, planning does not see
-    # that torchrun starts two of them.
+    # ``WORK``, the file of ``--witness``, says here that the command starts its ranks itself.
+    # Behind ``env``, planning does not see that torchrun starts two of them.
     record = measure(tmp_path, "ddp.py", launcher=("env", *words), work=work)
     assert record.cause is not None
     assert record.cause.message.code == "witness_world"

@@ -232,8 +232,9 @@ def test_program_stays_comparable_if_only_the_speed_pattern_changes(tmp_path):
 
 
 def test_plan_file_names_programs(tmp_path):
-    # The first entry runs twice, with one and with two ranks. Without a name of its own, it has
-    # that of its file, ``work.toml``, and the value in which its runs differ.
+    # ``WHOLE`` is a valid file of ``--witness``, which ``write_spec`` writes to ``work.toml``. The
+    # first entry runs twice, with one and with two ranks. Without a name of its own, it has that of
+    # its file and the value in which its runs differ.
     work = write_spec(tmp_path, WHOLE)
     (tmp_path / "plan.yaml").write_text(
         f"runs:\n  - {{witness: {work}, command: [python, train.py, --lr, '3'], nproc: [1, 2]}}\n"
