@@ -36,7 +36,7 @@ NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=timezone.utc)
 def _one_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make plans the same on every machine.
 
-    It has two accelerators and four cores, one version of torch, and one of this program.
+    Each machine has two accelerators, four cores, torch 2.13 and version 0.0.0 of this program.
     """
     vendors = {"fake": FakeVendor(), "cpu": FakeVendor("cpu", devices=4, product="Fake CPU")}
     monkeypatch.setattr(devices, "list_vendors", lambda: vendors)
@@ -479,7 +479,7 @@ def test_nproc_option_means_one_machine() -> None:
     assert as_in_recipe.world == "2x8"
     with_nproc = choose_work(RunRequest(case="distilbert", recipe="standard-2x8", nproc=4))
     assert (with_nproc.world, with_nproc.recipe_name) == ("1x4", "standard-2x8")
-    # Unless a case key names the number of nodes.
+    # Unless a case key (model:framework:device:nodes:ranks:repeats) names the number of nodes.
     keyed = choose_work(RunRequest(case="distilbert:pytorch:cpu:2:8:1", nproc=4))
     assert keyed.nnodes == 2
 

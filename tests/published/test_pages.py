@@ -168,6 +168,7 @@ def test_commands_joined_by_pipes_are_no_table():
 @pytest.mark.parametrize("lang", ["en", "zh"])
 @pytest.mark.parametrize("status", ["diverged", "oom"])
 def test_status_in_brackets_behind_a_label_of_our_own_page_is_read(lang, status):
+    # The golden record of the toy case is of one rank on one node.
     record = Record.model_validate_json((GOLDEN / "record_toy.json").read_text(encoding="utf-8"))
     record = record.model_copy(update={"status": status, "cause": None})
     # The label ends with the status in square brackets, which Markdown escapes.

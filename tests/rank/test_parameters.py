@@ -60,7 +60,10 @@ def test_steps_without_a_rate_or_dropped_by_the_scaler_are_no_updates(
 
 
 def make_tensors() -> dict[str, torch.Tensor]:
-    """Return tensors that are wide, transposed, of other types, at an offset, scalar or empty."""
+    """Return tensors that are wide, transposed, of other types, at an offset, scalar or empty.
+
+    Their sizes are any, and their numbers are random, but the same in each call.
+    """
     generator = torch.Generator().manual_seed(0)
     draw = partial(torch.randn, generator=generator)
     return {

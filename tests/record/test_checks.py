@@ -172,7 +172,8 @@ def test_more_tokens_than_sequences_can_hold_fail_the_run(plan: Plan, tmp_path: 
 
 def test_parameter_changed_by_one_rank_counts_as_trained(plan: Plan, tmp_path: Path) -> None:
     # Each rank takes three steps of 32 samples, 64 on both ranks (``of_all``).
-    # Each rank has rows of "table"; no sample used those of the second rank.
+    # Each rank has some rows of the parameter "table", such as embeddings; no sample used those of
+    # the second rank. Another parameter, "a", is trained on both.
     run_timeline = read_timeline(
         tmp_path,
         make_rank_events([32] * 3, of_all=[64] * 3, changed=["a", "table"]),
