@@ -62,7 +62,8 @@ def test_table_has_one_row_per_record_with_the_csv_columns() -> None:
 
 def test_missing_pandas_names_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pandas", None)  # its import fails
-    # The error says to install ``trainmark[prepare]``, the extra that has pandas.
+    # The error says to install ``trainmark[prepare]``, the extra that has pandas. ``TOY`` is a
+    # record.
     with pytest.raises(EnvironmentFault, match=r"pandas.*\s.*trainmark\[prepare\]"):
         trainmark.frame([TOY])
 
@@ -119,6 +120,7 @@ def test_compare_takes_records_or_paths_as_sides(runs: Path) -> None:
 
 def test_damaged_record_of_a_side_is_excluded_with_a_warning(runs: Path) -> None:
     # A side of two records: ``r1``, that of the toy case (``a`` of ``runs``), and ``r2``, damaged.
+    # ``TOY`` is the former.
     damaged = runs / "toys" / "r2"
     damaged.mkdir(parents=True)
     (damaged / "record.json").write_text('{"suite": ')
@@ -138,6 +140,7 @@ def test_plan_file_runs_each_launch_and_refuses_options_of_a_single_run(
     started: list[str] = []  # folders
 
     def launch_once(plan: Any, *_: Any, **__: Any) -> Record:
+        """Note a launch, but start nothing; return ``TOY``, a record, as the launch's."""
         started.append(plan.run_dir)
         return TOY.model_copy(update={"plan": plan, "run_id": plan.run_id})
 
@@ -202,6 +205,7 @@ def test_limited_address_space_skips_the_page_and_keeps_the_run(
     monkeypatch.setattr(local, "launch", lambda *_: TOY)  # a launch that has this record
     plan = TOY.plan.model_copy(update={"run_dir": str(tmp_path)})
     messages: list[object] = []
+    # ``TOY`` is a record of the toy case. "toy" is the run's name while it is under way;
     # ``Cluster()``: no options of a cluster; ``show_remark`` gets what the user is told.
     record = running.launch_once(
         plan, Cluster(), "toy", StopRequest(), quiet=True, show_remark=messages.append
@@ -273,6 +277,7 @@ def test_missing_vl_convert_is_one_error_after_the_markdown_pages(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # It draws the charts of page.html. The pages in Markdown, which have none, are written first.
+    # ``TOY`` is a record, of which the pages are.
     monkeypatch.setitem(sys.modules, "vl_convert", None)  # its import fails
     with pytest.raises(EnvironmentFault, match="vl_convert is not installed"):
         write_pages([TOY], tmp_path)
@@ -280,6 +285,7 @@ def test_missing_vl_convert_is_one_error_after_the_markdown_pages(
 
 
 def test_page_larger_than_a_file_may_be_is_not_truncated(tmp_path: Path) -> None:
+    # The pages of ``TOY``, a record, in Markdown and in HTML, which is much larger.
     limit = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (2**15, limit[1]))  # above the pages in Markdown
     try:
@@ -299,7 +305,8 @@ def test_the_typed_fields_of_run_are_those_of_a_request() -> None:
 def test_launches_after_a_timeout_are_skipped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Of 4 launches of a run, the first one takes longer than it may.
+    # Of 4 launches of a run, the first one takes longer than it may. ``TOY`` is a record, which
+    # each launch gets here; ``Cluster()``: no options of a cluster.
     late = TOY.model_copy(update={"status": "timed_out"})
     monkeypatch.setattr(running, "launch_once", lambda *_, **__: late)
     plan = TOY.plan.model_copy(update={"run_dir": str(tmp_path / "run"), "repeat_count": 4})
@@ -312,6 +319,7 @@ def test_launches_after_a_timeout_are_skipped(
 
 
 def test_records_are_shown_as_a_table_in_a_terminal_and_in_a_notebook() -> None:
+    # ``TOY`` is a record.
     head, rule, row = repr(api.Records([TOY])).splitlines()  # ``rule``: the line below the head
     assert "run" in head
     assert TOY.run_id in row

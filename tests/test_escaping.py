@@ -47,7 +47,11 @@ def plant_attack(value: Any, words: frozenset[str]) -> Any:
 
 
 def make_hostile_record() -> Record:
-    """Return the golden record with the attack in every string that may be any text."""
+    """Return the golden record with the attack in every string that may be any text.
+
+    ``GOLDEN`` is the folder of stored records; ``ATTACK`` is markup of HTML and Markdown, and
+    characters that control a terminal.
+    """
     document = json.loads((GOLDEN / "record_distilbert.json").read_text(encoding="utf-8"))
     good = Record(**document)
     codes = {message.code for message in (*good.findings, *good.trust.reasons)} | {
@@ -141,6 +145,7 @@ def test_record_strings_contain_no_terminal_escapes_when_printed(hostile_record,
     # ``hostile_record`` has an attack in each of its texts: markup, and characters that control a
     # terminal, each of which ``_CONTROL`` matches. ``show`` makes of it the text of a page, table
     # or file; ``repeat_record`` gives two launches of it, which have a page of their own form.
+    # ``ATTACK`` is that text, ``CONTROL_CHARACTERS`` the second part of it, which a path may have.
     output = show(hostile_record)
     assert _CONTROL.findall(output) == []
     # The attack is there, escaped; in some forms the backslash is doubled or a line is broken.

@@ -125,6 +125,9 @@ def train(
 ) -> dict[str, Any]:
     """Take the steps; return what this rank has of them.
 
+    ``DIM`` is the numbers of a table's row, ``NUMERICAL`` the further numbers of a sample, and
+    ``RATE`` the learning rate.
+
     Args:
         spread: how the training is spread over ranks; the default is one rank.
         group: process group of the ranks; None on one rank.

@@ -116,7 +116,10 @@ class NamedOften(Examples):
 
 
 def make_recipe(**changes: Any) -> GlmRecipe:
-    """Return the recipe of a small model with changes of its fields."""
+    """Return the recipe of a small model with changes of its fields.
+
+    ``LENGTH`` is the length of the longest sequence, ``VOCAB`` the number of tokens.
+    """
     fields = {
         "num_layers": 2,
         "hidden_size": 32,

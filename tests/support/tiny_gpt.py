@@ -35,7 +35,7 @@ class Epoch:
         return len(self.sample_order)
 
     def batch(self, numbers: Any) -> Any:
-        """Return the tokens of the samples with these numbers, and their counts."""
+        """Return the tokens of the samples with these numbers, and counts without padding."""
         tokens = len(numbers) * SEQUENCE
         return self.gather_tokens(numbers), Counts(
             samples=len(numbers), sequences=len(numbers), tokens=tokens, tokens_padded=tokens
@@ -69,7 +69,10 @@ class Split:
 
 
 def make_recipe(**changes: Any) -> GptRecipe:
-    """Return the recipe of a small model with changes of its fields."""
+    """Return the recipe of a small model with changes of its fields.
+
+    ``SEQUENCE`` is the length of all sequences, ``VOCAB`` the number of tokens.
+    """
     fields = {
         "num_layers": 2,
         "hidden_size": 32,

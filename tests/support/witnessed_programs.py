@@ -35,7 +35,7 @@ def measure(
     launcher: tuple[str, ...] = (),
     **fields: object,
 ) -> Record:
-    """Run a program of ``tests/witness/programs`` and return its record, checked.
+    """Run a program of ``PROGRAMS``, a folder of tests, and return its record, checked.
 
     Trainmark watches the program train and measures it; ``WORK`` states what it does: 8 samples a
     step in fp32, of which the first 5 steps are warm-up, and lines with ``step_ms``.

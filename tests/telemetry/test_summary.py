@@ -75,7 +75,8 @@ def test_readings_of_two_devices_give_an_exact_summary(tmp_path: Path) -> None:
 
     From then on it draws 400 W, and the device of rank 0, which is checked, uses 14 GiB. The
     training ends at 9.625 s, the evaluation that reaches the target at 11 s, the run at 12 s.
-    Readings in the training are at 6, 7, 8, 9 and 9.625 s.
+    Readings in the training are at 6, 7, 8, 9 and 9.625 s; ``WEIGHTS_S`` has the seconds of the
+    training for which each counts: from halfway to the one before to halfway to the one after it.
     """
     # The monitor names the device of rank 0 by index 4, that of rank 1 by index 2.
     summary, _ = summarize_run(

@@ -83,6 +83,8 @@ def test_copied_files_exist_and_are_not_ignored(target: str) -> None:
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_all_versions_equal_those_of_the_lock(target: str) -> None:
+    # ``target``: one of two images, for the processor or for an accelerator, which the
+    # Containerfile builds.
     runs = " ".join(list_instructions(target, "RUN"))
     assert "pip install --requirement requirements.lock" in runs
     assert "pip install --no-deps --no-build-isolation ." in runs

@@ -15,8 +15,9 @@ PAGES = [ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")]
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_modules_that_a_page_names_exist(page):
-    # ``ROOMS``: the folders of the package ``trainmark``, as alternatives of a pattern. A path in a
-    # page begins in the repository (``ROOT``) or in the package (``PACKAGE``).
+    # ``PAGES`` are the documents in ``docs`` and CONTRIBUTING.md. ``ROOMS``: the folders of the
+    # package ``trainmark``, as alternatives of a pattern. A path in a page begins in the repository
+    # (``ROOT``) or in the package (``PACKAGE``).
     module_names = re.findall(
         rf"`((?:{ROOMS}|tests|tools|benchmarks)/[\w./]+\.(?:py|toml|md))`",
         page.read_text(encoding="utf-8"),

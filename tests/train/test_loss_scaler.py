@@ -28,6 +28,8 @@ def train_and_list_scales(
 ) -> tuple[list[float], list[float], int]:
     """Return the scale and the weight after each step, and the steps that were dropped.
 
+    The scale is ``START``, 2**32, before the first step, and the weight is 0.
+
     Args:
         overflows: of each step, whether its gradient overflows; otherwise the step adds 1.
         window: steps without an overflow after which the scale doubles.
@@ -50,6 +52,8 @@ def train_and_list_scales(
 
 def compute_published_scales(overflows: list[bool], *, window: int, hysteresis: int) -> list[float]:
     """Return the scale after each step as the published ``DynamicLossScaler`` defines it.
+
+    It is ``START``, 2**32, before the first step.
 
     ``delayed_shift`` is the hysteresis, ``consecutive_hysteresis`` false, and the lower bound
     ``min_scale`` is left out: a run of ours ends there. Read on 2026-11-21 in

@@ -155,7 +155,7 @@ def test_every_tensor_is_pinned_by_the_thread_and_moved_by_the_caller(
     clock: FakeClock, depth: int, moved: int
 ) -> None:
     # ``Recorder`` adds 1 to what it pins and 100 to what it moves; without a thread (depth 0),
-    # nothing is pinned.
+    # nothing is pinned. ``THREAD_NAME`` is the name of the thread that reads ahead.
     tensor = torch.zeros(())
     # A tensor in each container that is searched, beside values that stay as they are. ``Choices``
     # has a field ``width``, always 7, which its constructor does not take.

@@ -216,7 +216,9 @@ def plan_run_in(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Plan]
 def write_earlier_run(plan_run_in: Any, folder: Path, *, steps: Sequence[int] = ()) -> Plan:
     """Write what planning reads of a run with checkpoints after ``steps``; return its plan.
 
-    ``plan_run_in`` is the fixture that plans a run of ``llama31_8b``.
+    ``plan_run_in`` is the fixture that plans a run of ``llama31_8b``. ``CHECKPOINTS_DIR`` is the
+    subfolder of a run in which checkpoints are. A progress file says how far each one is; a step
+    does not end the epoch here.
     """
     folder.mkdir()
     plan: Plan = plan_run_in()
@@ -235,6 +237,7 @@ def test_last_complete_checkpoint_is_used_and_all_launches_are_named(
     tmp_path: Path, plan_run_in: Any
 ) -> None:
     # A checkpoint without ``.metadata``, which is written last, is not complete.
+    # ``CHECKPOINTS_DIR`` is the subfolder of a run in which its checkpoints are.
     first = write_earlier_run(plan_run_in, tmp_path / "a", steps=[90, 100, 110])
     (tmp_path / "a" / CHECKPOINTS_DIR / "step-110" / ".metadata").unlink()  # half written
     plan = plan_run_in(resume=tmp_path / "a")

@@ -73,6 +73,8 @@ def test_a_short_last_micro_batch_weighs_its_samples_equally() -> None:
 
 
 def test_the_learning_rate_follows_the_schedule() -> None:
+    # ``make_rows`` returns ``ROWS``, 71, rows, which are one batch and one step here. The schedule
+    # has a factor of the learning rate by the number of finished steps.
     features, targets = make_rows()
     factors = [1.0, 0.5, 0.25, 0.0]
     stepper = new_stepper(
@@ -122,6 +124,7 @@ def test_model_without_gradients_has_nothing_to_clip() -> None:
     [("fp32", torch.float32), ("bf16", torch.bfloat16), ("fp16", torch.float16)],
 )
 def test_the_forward_pass_runs_in_the_precision(precision: str, dtype: torch.dtype) -> None:
+    # ``make_rows`` returns ``ROWS``, 71, rows, which are one batch here.
     features, targets = make_rows()
     # Of each forward pass, the dtypes of the model's output and of its weights.
     dtypes: list[tuple[torch.dtype, torch.dtype]] = []
@@ -141,6 +144,8 @@ def test_the_forward_pass_runs_in_the_precision(precision: str, dtype: torch.dty
 
 @pytest.mark.parametrize("max_grad_norm", [None, 1.0])
 def test_an_overflow_is_a_skipped_step_and_counted(max_grad_norm: float | None) -> None:
+    # ``make_rows`` returns ``ROWS``, 71, rows, which are one batch and one step here. In place of
+    # its targets, a batch has the factor by which the model's outputs are multiplied.
     features, targets = make_rows()
 
     def compute_loss_sum(model: nn.Module, batch: Batch) -> torch.Tensor:
@@ -176,7 +181,7 @@ def test_an_overflow_is_a_skipped_step_and_counted(max_grad_norm: float | None) 
 
 def test_loss_scale_at_its_minimum_ends_the_run() -> None:
     # A step whose gradient overflows is left out, and halves the scale; ``check`` raises an error
-    # once the scale is below its minimum.
+    # once the scale is below its minimum. All ``ROWS``, 71, are one batch and one step.
     features, targets = make_rows()
 
     def compute_overflowing_loss(model: nn.Module, batch: Batch) -> torch.Tensor:

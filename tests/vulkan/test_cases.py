@@ -39,7 +39,8 @@ def build_job(device, generated, name, precision) -> Any:
 def test_losses_are_those_of_the_cpu(name, precision, device, processor, generated):
     # ``processor`` and ``device`` are a CPU and a Vulkan device. ``DRAWS_WEIGHTS_ON_DEVICE``: the
     # cases whose first weights are drawn on the device. ``TOLERANCE`` is relative, by precision; a
-    # case that adds many terms one after the other has a larger one. ``STEPS`` is 3.
+    # case that adds many terms one after the other has a larger one, in ``TOLERANCE_OF_LONG_SUMS``.
+    # ``STEPS`` is 3.
     reference = build_job(processor, generated, name, precision)
     job = build_job(device, generated, name, precision)
     if name in DRAWS_WEIGHTS_ON_DEVICE:  # with other random numbers than on the CPU
