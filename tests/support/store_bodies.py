@@ -48,7 +48,10 @@ def make_document(run_id: str, **changes: Any) -> dict[str, Any]:
 
 
 def write_record_file(folder: Path, document: dict[str, Any]) -> Path:
-    """Write a record into a run directory; nobody sees a half-written one."""
+    """Write a record, as a document, into a run directory; return the directory.
+
+    Who reads ``record.json`` meanwhile never sees a half-written one, as it gets its name at last.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     staging = folder / ".staging"
     staging.write_text(json.dumps(document), encoding="utf-8")

@@ -206,6 +206,7 @@ def test_messages_during_a_run_are_a_finding_with_count_and_first_message(tmp_pa
 
 
 def test_unreadable_log_is_null_with_a_reason_and_no_finding(tmp_path: Path) -> None:
+    # A telemetry file of a run: its first and its last line, and what went wrong at 0 s.
     fault = make_event("fault", 0, source="kernel", kind="absent", text="/dev/kmsg: not permitted")
 
     record = reduce.reduce(

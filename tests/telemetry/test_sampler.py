@@ -126,7 +126,8 @@ def test_only_the_value_out_of_bounds_is_dropped(
 def test_devices_that_no_rank_uses_are_a_fault_even_if_one_has_no_number(
     event_log: SampleLog, tmp_path: Path, clock: FakeClock
 ) -> None:
-    # The ranks use the devices 0 and 1. The index None: the monitor does not know the number.
+    # A vendor whose monitor always returns ``samples``; two ranks use its devices 0 and 1. The
+    # index None: the monitor does not know the number.
     samples = [DeviceSample(index=None), DeviceSample(index=7)]
     take_readings(OneVendor(lambda: samples, (0, 1)), event_log, clock)
     (fault,) = read_events(tmp_path)

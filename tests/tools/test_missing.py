@@ -20,7 +20,12 @@ TOOL = Path(__file__).parents[2] / "tools" / "missing.py"
 def write_wheel(
     folder: Path, name: str, version: str, *requires: str, tag: str = "py3-none-any"
 ) -> None:
-    """Write a wheel that has nothing but the metadata of a package and what it requires."""
+    """Write a wheel that has nothing but the metadata of a package.
+
+    Args:
+        requires: the packages that it requires, as in its metadata.
+        tag: for which Python and machines the wheel is; the default is any.
+    """
     lines = [f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}"]
     lines += [f"Requires-Dist: {line}" for line in requires]
     with ZipFile(folder / f"{name}-{version}-{tag}.whl", "w") as archive:
@@ -72,6 +77,7 @@ def test_each_package_is_named_at_once_with_a_command_for_this_python(tmp_path: 
 
 
 def test_wheel_satisfies_a_requirement_and_adds_its_requirements(tmp_path: Path) -> None:
+    # A wheel of version 2.1 of a package that requires another one, and with its extra a third.
     write_wheel(tmp_path, "no_such_one", "2.1", "no-such-two>=1", 'no-such-three; extra == "more"')
 
     # ``run_tool`` returns the exit code, the packages that are missing, and the commands.

@@ -37,6 +37,7 @@ def test_equal_rows_have_equal_keys_wherever_they_stand() -> None:
     "dtype", [torch.float32, torch.float64, torch.bfloat16, torch.bool, torch.uint8, torch.int16]
 )
 def test_each_type_of_numbers_has_keys(dtype: torch.dtype) -> None:
+    # Seven different rows; their matrix, transposed, is the same one.
     rows = torch.eye(7).to(dtype)
     keys = compute_row_keys(rows, 7)
     assert len(set(keys.tolist())) == 7
@@ -53,7 +54,8 @@ def test_a_single_label_of_a_column_has_the_key_of_its_value() -> None:
 
 
 def test_zeros_at_the_end_of_rows_do_not_change_keys() -> None:
-    # Six rows of five numbers, none of which is 0; with 11 zeros behind them, and before them.
+    # Six rows of five numbers, none of which is 0; with 11 zeros behind them, and before them. A
+    # key is computed from a row's content, to recognize the row.
     rows = torch.randint(1, 1000, (6, 5))
     padded = torch.nn.functional.pad(rows, (0, 11))
     assert compute_row_keys(padded, 6).tolist() == compute_row_keys(rows, 6).tolist()

@@ -38,6 +38,7 @@ class Source:
     due: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
 
     def __iter__(self) -> Iterator[int]:
+        """Yield 0 to ``length`` - 1, then raise ``fault``, if there is one."""
         try:
             for number in range(self.length):
                 self.yielded.append(number)

@@ -123,6 +123,7 @@ def test_global_batch_has_the_same_rows_for_any_split() -> None:
 
 @given(num_rows=st.integers(0, 100), world_size=st.integers(1, 9))
 def test_evaluation_rows_are_disjoint_and_complete(num_rows: int, world_size: int) -> None:
+    # The numbers of the rows that each of the ranks scores.
     parts = [
         evaluation_rows(num_rows, rank=rank, world_size=world_size) for rank in range(world_size)
     ]

@@ -44,6 +44,7 @@ def test_accumulation_equals_one_large_batch() -> None:
 
 
 def test_a_short_last_micro_batch_weighs_its_samples_equally() -> None:
+    # The model always begins with the same weights; all gradients are read before they are used.
     features, targets = make_rows()
     model = new_model()
     stepper = new_stepper(model)

@@ -161,7 +161,9 @@ def test_missing_program_is_refused_before_anything_starts(tmp_path):
 
 def test_python_without_the_probe_is_refused(tmp_path):
     script = tmp_path / "train"
-    # With ``-S``, Python has no installed packages.
+    # The command is a script in place of a Python. Before a run, the Python that its first line
+    # names is asked whether it can import the probe, which watches the program. With ``-S``, it has
+    # no installed packages.
     script.write_text(f"#!{sys.executable} -S\n")
     script.chmod(0o755)
     with pytest.raises(EnvironmentFault) as fault:
@@ -170,6 +172,8 @@ def test_python_without_the_probe_is_refused(tmp_path):
 
 
 def test_script_whose_python_does_not_exist_is_refused(tmp_path):
+    # The command is a script in place of a Python. Before a run, the Python that its first line
+    # names is asked whether it can import the probe, which watches the program.
     script = tmp_path / "train"
     script.write_text(f"#!{tmp_path}/python3\n")
     script.chmod(0o755)

@@ -76,7 +76,8 @@ def test_ranks_of_two_nodes_are_measured(tmp_path, measure_nodes, command):
 
 
 def test_node_without_the_folder_of_the_program_says_so(tmp_path, measure_nodes):
-    # ``PYTHON`` is the command, Python alone; ``folder`` is where each node starts the program.
+    # ``measure_nodes`` runs a program on two nodes. ``PYTHON`` is the command, Python alone;
+    # ``folder`` is where each node starts the program.
     record = measure_nodes(PYTHON, folder=str(tmp_path / "gone"))
     assert record.status == "failed"
     assert record.cause is not None

@@ -208,7 +208,8 @@ def test_output_without_a_known_form_is_said():
 
 
 def test_speed_that_agrees_has_no_reason():
-    # The values of the warm-up do not count; the mean of the others is the measured 1e4.
+    # A run of 20 steps, 10 of which are warm-up. The values of the warm-up do not count; the mean
+    # of the others is the measured 1e4 tokens a second.
     measurement = make_measurement({"tokens_per_second": [1.0] * 10 + [9.9e3, 1.01e4] * 5})
     (comparison,) = compare_printed(measurement, make_figures())
     assert comparison.agrees

@@ -125,8 +125,9 @@ def test_exit_code_says_how_the_run_ended(tmp_path, words, work, exit_code):
     assert (tmp_path / "run").exists() == (exit_code == 1)  # a refused file leaves no folder
 
 
-def test_command_line_runs_a_program_and_prints_its_folder(tmp_path):
-    # ``WORK`` is a file of ``--witness`` for the programs in the folder ``PROGRAMS``.
+def test_command_line_runs_a_program_and_prints_its_record(tmp_path):
+    # ``WORK`` is a file of ``--witness`` for the programs in the folder ``PROGRAMS``. With
+    # ``--json`` the record is printed; what follows ``--`` is the program's command.
     work, out = tmp_path / "work.toml", tmp_path / "run"
     work.write_text(WORK)
     args = ["run", "--witness", str(work), "--out", str(out), "--device", "cpu", "--json"]

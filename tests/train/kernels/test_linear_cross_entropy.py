@@ -58,6 +58,7 @@ def test_autocast_multiplies_in_its_dtype_and_adds_in_float32(dtype: torch.dtype
 
 
 def test_padding_classes_are_ignored() -> None:
+    # ``make_inputs`` returns hidden states of width 8, weights of the 12 classes, and targets.
     hidden, weight, targets = make_inputs(rows=9, classes=12)
     # 4 more classes, with weights large enough to change the loss if they counted.
     padded = torch.cat([weight, 10 * torch.randn(4, 8)]).detach().requires_grad_()
