@@ -131,7 +131,8 @@ def test_ranks_cards_are_found_by_their_bus(
     """CUDA shows the process the third card and then the first one."""
     cards = [FakeCard(uuid=f"GPU-{name}") for name in "abc"]
     put_cards(monkeypatch, *cards, seen=[cards[2], cards[0]])
-    # Numbers in the monitor, which counts all cards; of three ranks, two have a card.
+    # For each rank of a machine with so many, the number of its card as the monitor counts all
+    # cards. Of three ranks, two have a card.
     assert (vendor.monitored(3), vendor.monitored(1)) == ([2, 0], [2])
     monkeypatch.setitem(sys.modules, "pynvml", None)
     assert vendor.monitored(3) == []  # without the management library

@@ -80,7 +80,9 @@ def test_devices_are_mapped_to_tool_numbers_by_their_ids(two_mi100: Path) -> Non
     vendor = Amd()
     assert vendor.count() == 2
     assert vendor.product_names() == ["Arcturus GL-XL [Instinct MI100]"] * 2
-    assert vendor.monitored(2) == [1, 0]  # the tool's number of each rank's device
+    # Of two ranks, the number of each one's device as the tool, rocm-smi, counts devices. It lists
+    # the two cards of ``two_mi100`` in the other order than the kernel.
+    assert vendor.monitored(2) == [1, 0]
     memory = vendor.rank_memory(2)
     assert memory is not None
     assert memory.rank_bytes == (32752 - 6) << 20  # MiB of the card, less those in use
@@ -119,7 +121,8 @@ def test_both_runtimes_hide_devices(
     vendor = Amd()
     assert vendor.list_visible() == visible_devices
     assert vendor.count() == len(visible_devices)
-    # The tool has the two cards in the other order.
+    # Of (up to) two ranks, the number of each one's device as the tool, rocm-smi, counts devices.
+    # It lists the two cards in the other order.
     assert vendor.monitored(2) == [1 - number for number in visible_devices]
     refusal = vendor.unusable()
     if visible_devices:
@@ -252,7 +255,7 @@ def test_hygon_reads_json_and_the_newer_modules_version(
     )
     vendor = Hygon()
     assert vendor.product_names() == ["DCU xxxx"]
-    assert vendor.monitored(1) == [0]
+    assert vendor.monitored(1) == [0]  # the tool's number of the device of the only rank
     assert vendor.driver_version() == "6.3.31"
     # "hydcu" and "hycu" are the older and the newer name of the kernel module.
     # With the newer kernel module beside it, its version counts.

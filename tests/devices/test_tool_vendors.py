@@ -204,6 +204,7 @@ def test_devices_have_names_driver_and_memory(vendor: TorchVendor, case: Case) -
     assert vendor.product_names() == case.names
     assert vendor.driver_version() == case.driver
     assert vendor.unusable() is None
+    # With a rank for each device, the number that the tool gives to the device of each rank.
     assert vendor.monitored(len(case.names)) == list(range(len(case.names)))
     assert vendor.rank_memory(1) == RankMemory(case.free_mib << 20)
 

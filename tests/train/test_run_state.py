@@ -217,8 +217,8 @@ def write_earlier_run(plan_run_in: Any, folder: Path, *, steps: Sequence[int] = 
     """Write what planning reads of a run with checkpoints after ``steps``; return its plan.
 
     ``plan_run_in`` is the fixture that plans a run of ``llama31_8b``. ``CHECKPOINTS_DIR`` is the
-    subfolder of a run in which checkpoints are. A progress file says how far each one is; a step
-    does not end the epoch here.
+    subfolder of a run in which checkpoints are. A progress file says how far each one is, here as
+    if all steps were of the first epoch.
     """
     folder.mkdir()
     plan: Plan = plan_run_in()
