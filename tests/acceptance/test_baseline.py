@@ -54,11 +54,16 @@ def make_single_node_measurements(num_nodes: int, step_s: float) -> Measurements
 
 
 def test_uniformly_slow_cluster_fails_against_a_baseline() -> None:
+    """Each of eight nodes was measured alone in five rounds, with steps of about 1.1 s.
+
+    A baseline is the time of a step in earlier measurements, here 1.0 s; by default a node may be
+    3% slower. ``count`` is the number of measurements whose median it is; 40 is any that is not
+    small.
+    """
     measured = make_single_node_measurements(num_nodes=8, step_s=1.1)
 
     # Without a baseline nodes are compared with one another, and these are equally fast.
     assert judge_measurements(measured).nodes.verdict == [Verdict.PASS] * 8
-    # ``count``: the number of measurements whose median the baseline is.
     nodes = judge_measurements(measured, baseline=Baseline(seconds=1.0, count=40)).nodes
     assert nodes.verdict == [Verdict.SLOW] * 8
     # 1.1 s over the 1.0 s of the baseline, minus 1.

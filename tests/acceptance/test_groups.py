@@ -20,6 +20,7 @@ SWITCH_SLOWDOWN = 0.2  # share by which a set that crosses a slow switch is slow
 
 
 def name_nodes(*numbers: int) -> NodeSet:
+    """Return the names of nodes with these numbers, such as ``node8``."""
     return tuple(f"node{number}" for number in numbers)
 
 
@@ -41,6 +42,10 @@ class Cluster:
         fails_across_switches: bool = False,
         slower_than_predicted: float = 0.0,
     ) -> None:
+        """Make a cluster of the nodes 0 to ``num_nodes`` - 1, of which nothing is measured yet.
+
+        The other arguments are those of the class.
+        """
         self.nodes = name_nodes(*range(num_nodes))
         self.slow_switches = slow_switches  # the nodes behind each
         # Whether a set of nodes inside and outside such a switch fails instead of being slow.
@@ -166,6 +171,11 @@ def test_eight_nodes_behind_a_slow_switch_are_found_with_few_measurements(num_no
 
 
 def test_slow_group_that_spans_both_halves_is_found_as_one_group() -> None:
+    """Of 64 simulated nodes the nodes 28 to 35 are behind a slow switch.
+
+    They are slow only together with others. The search halves slow sets of nodes, so that its first
+    cut divides this group: each half has four of its nodes.
+    """
     behind = name_nodes(*range(28, 36))  # the halves of 64 nodes meet at node 32
 
     search = Cluster(64, behind).search()
@@ -174,6 +184,10 @@ def test_slow_group_that_spans_both_halves_is_found_as_one_group() -> None:
 
 
 def test_two_slow_switches_are_found_as_two_groups() -> None:
+    """Of 64 simulated nodes two times eight are behind a slow switch of their own.
+
+    The nodes of each switch are slow together with any others. Groups are found in any order.
+    """
     first, second = name_nodes(*range(8, 16)), name_nodes(*range(40, 48))
 
     search = Cluster(64, first, second).search()
@@ -196,6 +210,10 @@ def test_group_that_fails_to_train_is_named_with_its_error() -> None:
 
 
 def test_slow_path_between_two_halves_blames_no_node() -> None:
+    """Of 16 simulated nodes the nodes 8 to 15 are behind a slow switch: exactly one half.
+
+    ``parts`` are the two sets that are fast by themselves, and slow together.
+    """
     # The slow switch divides the cluster in halves: each is slow only with the other.
     behind = name_nodes(*range(8, 16))
 
@@ -207,6 +225,10 @@ def test_slow_path_between_two_halves_blames_no_node() -> None:
 
 
 def test_wrong_prediction_blames_no_node_and_ends_the_search_early() -> None:
+    """Each set of three or more of 64 simulated nodes takes 20% longer than predicted.
+
+    There is no slow switch. ``cluster.seconds`` has an entry for each measured set.
+    """
     cluster = Cluster(64, slower_than_predicted=0.2)
 
     search = cluster.search()
@@ -243,6 +265,11 @@ def test_wrong_prediction_does_not_hide_a_group() -> None:
 
 
 def test_search_reuses_earlier_measurements() -> None:
+    """Of 64 simulated nodes the nodes 8 to 15 are behind a slow switch.
+
+    ``search`` measures until the search ends; the cluster keeps the times. ``build_search`` begins
+    a search with the times that are there, and measures nothing.
+    """
     cluster = Cluster(64, name_nodes(*range(8, 16)))
     finished = cluster.search()
 

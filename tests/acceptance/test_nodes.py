@@ -166,7 +166,10 @@ def judge_folder(folder: Path, num_nodes: int = 4) -> AcceptanceResult:
 
 
 def conclude_session(folder: Path, num_nodes: int = 4) -> Conclusion:
-    """Judge the evidence in a folder; nodes that have not joined are called ``node`` and rank."""
+    """Judge the evidence in a folder; nodes that have not joined are called ``node`` and rank.
+
+    The session and its plan have only the fields that ``conclude_nodes`` reads.
+    """
     plan = SimpleNamespace(case="toy", recipe_name="tiny", nnodes=num_nodes)
     opened = SimpleNamespace(
         folder=folder,
@@ -421,6 +424,10 @@ def test_groups_of_other_software_are_named_on_the_page(tmp_path: Path) -> None:
 def test_node_clocks_minutes_apart_change_no_verdict(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Four equally fast nodes, a to d, whose clocks differ by up to 70 minutes.
+
+    ``list_alive`` returns which of the given ranks have been heard of lately.
+    """
     now_s = evidence.time.time()
     # Each node writes its evidence with a clock that is wrong by some seconds.
     for rank, offset_s in enumerate((0.0, -600.0, 600.0, 3_600.0)):
@@ -435,6 +442,10 @@ def test_node_clocks_minutes_apart_change_no_verdict(
 
 
 def test_two_nodes_are_compared_with_each_other(tmp_path: Path) -> None:
+    """Alone node a takes 0.1 s for a step, and node b (rank 1) 0.12 s: 20% more.
+
+    By default 3% are allowed. The slower node fails though there is only one other.
+    """
     for rank in range(2):
         measure_alone(join(tmp_path, rank), step_s=0.12 if rank else 0.1)
 
@@ -460,6 +471,10 @@ def test_node_without_the_shared_folder_is_named_with_its_error(tmp_path: Path) 
 def test_node_whose_namesake_begins_at_the_same_time_gets_another_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Two nodes of the host name a begin their evidence in the same session and folder.
+
+    The second one does not see the first one's file, and notices it only when it makes its own.
+    """
     assert EvidenceWriter(tmp_path, "a", session=1).node == "a"
     # As if the file of the namesake came only after this node had looked for it.
     monkeypatch.setattr(Path, "exists", lambda _: False)
@@ -468,6 +483,11 @@ def test_node_whose_namesake_begins_at_the_same_time_gets_another_name(
 
 
 def test_two_nodes_with_the_same_name_get_different_names(tmp_path: Path) -> None:
+    """A node begins the file of its evidence in the shared folder, named after its host.
+
+    ``join`` does so for the node of rank 0, a. Another node of this name in the same session gets a
+    number.
+    """
     assert join(tmp_path, rank=0, session=1).node == "a"
     assert EvidenceWriter(tmp_path, "a", session=1).node == "a-2"
     assert EvidenceWriter(tmp_path, "a", session=2).node == "a"  # alone in the later session
@@ -509,6 +529,10 @@ def test_pair_waits_for_a_node_to_arrive_but_not_for_one_that_left(
 def test_silent_node_is_lost_until_its_next_heartbeat(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """The node of rank 0 joins, is silent for too long by a fake clock, and writes a heartbeat.
+
+    ``scan`` reads the events that are new; ``peers`` has by rank what is known of each node.
+    """
     now_s = 1000.0  # any time
     monkeypatch.setattr(peers.time, "monotonic", lambda: now_s)
     writer = join(tmp_path, rank=0)
@@ -526,6 +550,10 @@ def test_silent_node_is_lost_until_its_next_heartbeat(
 
 
 def test_events_of_other_sessions_are_ignored(tmp_path: Path) -> None:
+    """In the same folder node 0 joined session 1, and node 1 joined session 2, which is read.
+
+    ``wait_for_all`` returns the ranks of the nodes that have joined, as soon as one has.
+    """
     join(tmp_path, rank=0, session=1)
     join(tmp_path, rank=1, session=2)
     session = Session(tmp_path, session_number=2)
@@ -698,8 +726,9 @@ def test_job_that_ends_with_its_nodes_is_not_cancelled(
 def test_attach_takes_the_last_session_and_ignores_other_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Sessions 2 and 10, the last one by its number though not by its name, and a file that a file
-    # manager left.
+    # Each session of an acceptance has a folder. ``attach_session`` opens the last one by
+    # ``read_session``, which is replaced: it notes the folder. Here are the sessions 2 and 10, the
+    # last one by its number though not by its name, and a file that a file manager left.
     for name in ("2", "10"):
         (tmp_path / "sessions" / name).mkdir(parents=True)
     (tmp_path / "sessions" / ".DS_Store").touch()
@@ -718,6 +747,7 @@ def test_attach_takes_the_last_session_and_ignores_other_files(
 
 
 def test_attach_to_a_folder_without_a_session_is_refused(tmp_path: Path) -> None:
+    """The folder of an acceptance would have ``sessions``; this one is empty."""
     with pytest.raises(RecordError) as refused, attach_session(tmp_path):
         pass
     assert refused.value.where == str(tmp_path)

@@ -48,6 +48,10 @@ def test_value_out_of_bounds_names_its_option(field: str, value: float) -> None:
 
 
 def test_four_devices_have_rounds_of_devices_nodes_and_pairs(tmp_path: Path) -> None:
+    """``make_acceptance`` prepares an acceptance of four devices in one machine, in all phases.
+
+    Nothing is measured; ``rounds`` are those that are planned.
+    """
     rounds = make_acceptance(tmp_path).rounds
 
     phases = [planned_round.phase for planned_round in rounds]

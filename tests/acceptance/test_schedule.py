@@ -24,6 +24,7 @@ def test_each_pair_of_nodes_is_measured_once_in_a_round_robin(num_nodes: int) ->
 
 @pytest.mark.parametrize("num_nodes", [2, 3, 8, 9, 65])
 def test_no_node_is_in_two_pairs_of_a_round(num_nodes: int) -> None:
+    """The numbers of nodes are even and odd ones, with fewer and more pairs than 30 rounds take."""
     for pairs in plan_pair_rounds(num_nodes=num_nodes, num_rounds=30):
         members = [node for pair in pairs for node in pair]
         # Of an odd number of nodes one rests.

@@ -9,6 +9,12 @@ from trainmark.acceptance.timetable import Progress, ScheduledRound, Timetable, 
 
 
 def test_finished_test_states_no_times() -> None:
+    """A timetable tells which rounds are still to be measured, and how long they take.
+
+    Without a round in ``schedule`` all were measured in earlier sessions. A round takes about 30 s
+    (``round_s``), so the only one of the second timetable takes 0.5 min; ``limit_s``, the most that
+    it may take, does not count.
+    """
     finished = Timetable(title="2 devices", schedule=[], round_s=30.0, limit_s=0.0)
     text = " ".join(finished.describe())
     assert "0.0 min" not in text
@@ -58,6 +64,8 @@ def test_progress_states_the_time_left_of_the_phase_and_of_the_test(
         lines.append(progress.begin_round())
         now_s += 60.0
 
+    # Before the first round: two and three rounds of 30 s. Later: the rounds that are left, 60 s
+    # each, as the ones before.
     assert lines == [
         "devices: round 1 of 2, about 1.0 min left in this phase, 1.5 min left in total",
         "devices: round 2 of 2, about 1.0 min left in this phase, 2.0 min left in total",

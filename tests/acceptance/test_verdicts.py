@@ -113,6 +113,10 @@ def test_bad_link_excludes_one_of_its_devices(tmp_path: Path) -> None:
 
 
 def test_link_that_was_slow_once_is_measured_again(tmp_path: Path) -> None:
+    """Of four devices the first and the last are slow as a pair, in the only round of each pair.
+
+    Alone all are equally fast. ``pairs_again`` are the pairs that are to be measured again.
+    """
     link = (DEVICES[0], DEVICES[3])
     DeviceEvidence(tmp_path, link_s={link: 0.3}).write_all_phases(pair_rounds=1)  # usual: 0.2 s
 
@@ -177,6 +181,7 @@ def test_device_that_was_not_measured_is_undecided(tmp_path: Path) -> None:
 
 
 def test_interrupted_acceptance_never_passes_as_a_whole(tmp_path: Path) -> None:
+    """All four devices were measured and pass, but a signal ended the acceptance before its end."""
     DeviceEvidence(tmp_path).write_all_phases()  # all devices pass
 
     assert judge_folder(tmp_path, interrupted="SIGTERM").exit_code == 3  # 3: undecided
@@ -247,6 +252,7 @@ def test_pair_that_fails_by_itself_is_a_failed_link(tmp_path: Path) -> None:
 
 
 def test_pairs_stopped_by_a_signal_do_not_count_as_good_ones(tmp_path: Path) -> None:
+    """All four devices are good alone. A reason ``stopped`` means by a signal, not by a fault."""
     measured = DeviceEvidence(tmp_path)
     measured.write_device_phase(DEVICES)
     # The rounds of all six pairs of four devices. The second device (number 1) is in three pairs:
@@ -374,6 +380,10 @@ def test_bad_round_of_the_whole_machine_fails_all_devices_if_none_is_to_blame(
 
 
 def test_later_session_replaces_a_failure(tmp_path: Path) -> None:
+    """In the first session the round of the last device, alone, was not over at its deadline.
+
+    In the second one all four devices are good. ``not_measured`` lists the rounds that failed.
+    """
     first_session = DeviceEvidence(tmp_path)
     first_session.write_failed_round("devices", (DEVICES[3],), "deadline")
     later_session = DeviceEvidence(tmp_path)  # each object begins the next session of the folder
@@ -481,6 +491,11 @@ def test_result_tells_what_was_measured_when_and_with_which_software(
 def test_busy_machine_is_named_in_the_result_on_the_page_and_in_the_terminal(
     tmp_path: Path, share: float | None, is_busy: bool
 ) -> None:
+    """Four equally fast devices; other programs used ``share`` of the cores meanwhile.
+
+    None: the share is not known. The warning is compared up to the names of the machines, which
+    follow it.
+    """
     DeviceEvidence(tmp_path, others_cpu_share=share).write_all_phases()
 
     result = judge_folder(tmp_path)
@@ -502,6 +517,7 @@ def test_busy_machine_is_named_in_the_result_on_the_page_and_in_the_terminal(
 def test_page_of_a_machine_without_pairs_does_not_mention_their_noise(
     tmp_path: Path, lang: str
 ) -> None:
+    """Four devices are measured alone, and then each pair of them in one round as well."""
     evidence = DeviceEvidence(tmp_path)
     evidence.write_device_phase(DEVICES)
     alone = judge_folder(tmp_path)
@@ -550,6 +566,12 @@ def test_two_rounds_that_show_a_noise_are_not_called_too_few_to_estimate_it() ->
 
 
 def test_more_rounds_than_can_be_measured_are_no_remedy() -> None:
+    """A device is undecided, because the interval of its slowdown is too wide.
+
+    ``more_rounds`` is how many further rounds would decide; None: no number would, or it is not
+    known.
+    ``explain_verdict`` advises to measure them, but not more than a command can measure.
+    """
     # --repeats takes at most 1,000 rounds.
     none, too_many, possible = (
         translate(
@@ -594,7 +616,8 @@ TOLERANCES = {
 
 @pytest.mark.parametrize("lang", ["en", "zh"])
 def test_page_names_devices_to_exclude_first(tmp_path: Path, lang: str) -> None:
-    # A slow device, and a slow link between two others, for which one of them fails.
+    # A slow device, and a slow link between two others, for which one of them fails. Usual are 0.1
+    # seconds for a step of a device alone, and 0.2 seconds for one of a pair.
     DeviceEvidence(
         tmp_path, step_s={DEVICES[2]: 0.12}, link_s={(DEVICES[0], DEVICES[3]): 0.3}
     ).write_all_phases(pair_rounds=3)
