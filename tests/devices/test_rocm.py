@@ -80,7 +80,7 @@ def test_devices_are_mapped_to_tool_numbers_by_their_ids(two_mi100: Path) -> Non
     vendor = Amd()
     assert vendor.count() == 2
     assert vendor.product_names() == ["Arcturus GL-XL [Instinct MI100]"] * 2
-    # Of two ranks, the number of each one's device as the tool, rocm-smi, counts devices. It lists
+    # Of two ranks, the number of each one's device as the tool, amd-smi, counts devices. It lists
     # the two cards of ``two_mi100`` in the other order than the kernel.
     assert vendor.monitored(2) == [1, 0]
     memory = vendor.rank_memory(2)
@@ -121,7 +121,7 @@ def test_both_runtimes_hide_devices(
     vendor = Amd()
     assert vendor.list_visible() == visible_devices
     assert vendor.count() == len(visible_devices)
-    # Of (up to) two ranks, the number of each one's device as the tool, rocm-smi, counts devices.
+    # Of (up to) two ranks, the number of each one's device as the tool, amd-smi, counts devices.
     # It lists the two cards in the other order.
     assert vendor.monitored(2) == [1 - number for number in visible_devices]
     refusal = vendor.unusable()
