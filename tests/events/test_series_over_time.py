@@ -99,8 +99,9 @@ def interpolate_counter(
     """Return the energy of the interval from readings of a counter.
 
     Args:
-        readings: pairs of time and value, also outside the interval; None: this reading did not
-            have the counter.
+        interval: its begin and its end in seconds.
+        readings: pairs of time in seconds and the counter's value in joules, also outside the
+            interval; None: this reading did not have the counter.
     """
     # Without readings, too, the array has two columns; None becomes NaN.
     times, values = np.array(readings, dtype=float).reshape(-1, 2).T
@@ -117,7 +118,8 @@ def test_a_counter_is_interpolated_at_both_edges(
 ) -> None:
     """``times`` are sorted; at each the counter is higher by an increment. ``edges``: interval.
 
-    ``TIMES`` are 1 to 20 integers from -50 to 150, in seconds. More than a tenth of the interval
+    ``TIMES`` are 1 to 20 integers from -50 to 150, in seconds; of the 20 increments, those without
+    a time are not used. More than a tenth of the interval
     may not be interpolated: the program then gives no energy.
     """
     values = np.cumsum(increments)[: len(times)].tolist()

@@ -25,9 +25,12 @@ EXCEPTION_MESSAGE = {"code": "exception", "args": {"text": "m"}}
 def make_facts(t_ns: int, product: str = H100, matmul: float | None = 4e14) -> dict[str, Any]:
     """Return the event in which a rank reports its device and the device's rate of matmuls.
 
+    The device has 80,000 bytes of memory, any number, which the figure ``mem_total`` repeats.
+
     Args:
+        t_ns: when the rank reports them.
         product: name of the device; the table of published peaks has ``H100``.
-        matmul: the rate in FLOP/s.
+        matmul: the rate in FLOP/s; None: it was not measured.
     """
     return make_event(
         "facts",
@@ -44,7 +47,7 @@ def make_uneven_ranks(
     """Return the events of two ranks: 5 steps, 2 of them measured, one evaluation.
 
     ``flops`` are those of each window; each sample has 10 tokens. ``wait_ns`` is the time in which
-    each step waits for data.
+    each step waits for data. Losses and bytes of memory are any that differ between the ranks.
 
     Rank 0 trains 4 samples a step and rank 1 three, two in the last step. Times in seconds:
 
@@ -461,6 +464,8 @@ def test_throughputs_are_ordered_and_spans_add_up(
     tmp_path_factory: pytest.TempPathFactory, ranks: list[Any], gap_ns: int, evaluates: bool
 ) -> None:
     """Windows of random steps, with a gap after each.
+
+    ``NS`` are times of up to 1 ms; ``RANK`` makes 1 to 5 windows of 1 to 4 steps.
 
     Args:
         ranks: for each rank its windows: the steps (time waiting for data and working, in ns;

@@ -43,7 +43,7 @@ def run_dir(tmp_path: Path) -> Path:
 
     Card ``index`` draws 100 W times the seconds of the reading (7, 8 and 9), plus ``index``.
     """
-    lines: list[dict[str, Any]] = [make_start_line(0, 1)]
+    lines: list[dict[str, Any]] = [make_start_line(0, 1)]  # the cards' indexes
     for t_s in (7.0, 8.0, 9.0):
         samples = [{"index": index, "power_w": 100.0 * t_s + index} for index in (0, 1)]
         lines += [make_devices_line(t_s, *samples), make_host_line(t_s, memory_used_bytes=GIB)]
@@ -102,6 +102,11 @@ def assert_same(exported: Values, expected: Values, *, time_within_s: float) -> 
 
     A key is the name of a series and a number on its axis, such as a step; it has a value and a
     time.
+
+    Args:
+        exported: what was read from the backend.
+        expected: what the program read in the run.
+        time_within_s: how far a time may be off: the backend rounds times.
     """
     assert exported.keys() == expected.keys()
     for key, (value, time_s) in expected.items():

@@ -25,16 +25,24 @@ TARGET = FollowTarget("wandb", "team/project")
 
 
 class Seconds(FakeClock):
-    """A clock of seconds."""
+    """A clock that is called for its time in seconds, and moves only by ``pass_by``."""
 
     def __call__(self) -> float:
         return self.now_ns / 1e9
 
     def pass_by(self, seconds: float) -> None:
+        """Move the clock forward."""
         self.advance(round(seconds * 1e9))
 
 
 def make_followed_run(run_dir: Path, backend: KeptRun, clock: Any = None) -> Following:
+    """Return what follows the run for the destination "team/project" (``TARGET``) of a backend.
+
+    Args:
+        run_dir: folder of the run.
+        backend: keeps what it gets.
+        clock: tells when a fault is old enough for another attempt; None: one that stands still.
+    """
     return Following(run_dir, TARGET, backend.open, clock or Seconds())
 
 
@@ -82,6 +90,7 @@ def test_after_a_fault_the_run_is_exported_again_from_its_start(run_dir: Path) -
     """After a fault a backend is opened again, but not before ``RETRY_S``, 10 s, have passed.
 
     ``KeptRun`` is a backend whose calls raise ``fault``, and which counts how often it was opened.
+    ``Seconds`` is a clock that moves only by ``pass_by``.
     ``run_dir`` is a run of 16 steps that has ended.
     """
     backend, clock = KeptRun(fault=ConnectionError("refused.")), Seconds()

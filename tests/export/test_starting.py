@@ -145,7 +145,10 @@ def test_failed_follower_gives_one_remark(run_dir: Path, target: str, code: str,
 def test_blocked_backend_is_abandoned_after_a_timeout(
     run_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The stand-in for W&B called ``block`` never returns; ``patience_s`` is the timeout."""
+    """The stand-in for W&B called ``block`` never returns; ``patience_s`` is the timeout.
+
+    It is short, half a second, because the test has to wait for it.
+    """
     # The follower ends itself; on a busy machine this may take longer than the usual 2 s, after
     # which it would be killed.
     monkeypatch.setattr(starting, "_KILL_PATIENCE_S", 600.0)
@@ -270,6 +273,8 @@ def test_stop_signal_ends_the_wait_for_followers(
 
 
 def test_follower_ends_if_its_launcher_is_killed(run_dir: Path, stand_in_calls: Path) -> None:
+    # ``run_dir`` is a run of 16 steps that has ended. ``RECORD_CALLS`` is a target for which the
+    # stand-in of W&B notes each call in the file ``stand_in_calls``.
     # A launcher that starts a follower, prints the follower's process id and sleeps.
     code = (
         "import sys, time; from pathlib import Path\n"

@@ -73,7 +73,8 @@ def test_a_missing_package_is_refused_with_its_extra(
 def test_mlflow_database_needs_the_full_mlflow_package(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    # Only the small package is installed, which can send to a server.
+    # Only the small package is installed, which can send to a server. alembic comes with the full
+    # one, and is what a database needs.
     monkeypatch.setattr(targets, "find_spec", lambda name: name if name == "mlflow" else None)
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     require_backends(parse_targets(["mlflow=http://host:5000"]))
@@ -123,7 +124,7 @@ def test_mlflow_is_allowed_to_keep_runs_in_a_folder_of_files(
 def test_run_refuses_a_missing_package_before_anything_starts(
     cli: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(targets, "find_spec", lambda _: None)
+    monkeypatch.setattr(targets, "find_spec", lambda _: None)  # finds no installed package
     code, _, err = cli("run", "toy", "--out", "run", "--follow", "openmetrics")
     assert code == 2
     assert "openmetrics needs prometheus_client, which is not installed" in err

@@ -60,7 +60,14 @@ class Symbols(NamedTuple):
 
 
 def read_symbols(file: Path, *options: str) -> Symbols:
-    """Return the symbols that ``nm`` lists; undefined ones have the version that they ask for."""
+    """Return the symbols that ``nm`` lists; undefined ones have the version that they ask for.
+
+    A line of its output ends with a letter for the kind, and the name: ``U cudaMalloc@libcudart``.
+
+    Args:
+        file: a library or an object file.
+        options: of ``nm``.
+    """
     defined: set[str] = set()
     undefined: set[tuple[str, str]] = set()
     for line in run("nm", *options, str(file)).splitlines():
@@ -92,6 +99,8 @@ def compile_sources(headers: Path, out: Path, *, cudnn: int) -> list[Path]:
     """Compile each source in ``card/``; return the object files.
 
     Args:
+        headers: folder with the vendor's headers, which the sources include.
+        out: folder of the object files.
         cudnn: the version that cuDNN reports by default.
     """
     objects = []
@@ -120,7 +129,8 @@ def build(torch: Path, headers: Path, out: Path) -> None:
     """Build the hollow card in ``out`` for the torch package in the folder ``torch``.
 
     It is one library in place of NVIDIA's: sources in ``card/`` implement some of their functions,
-    and all others that torch, Triton or programs look for are stubs that return 0.
+    and all others that torch, Triton or programs look for are stubs that return 0. ``headers`` is
+    the folder with NVIDIA's headers, which the sources include.
     """
     out.mkdir(parents=True, exist_ok=True)
     # What torch imports from the vendor: functions whose names begin with its prefixes.

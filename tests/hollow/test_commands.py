@@ -22,7 +22,10 @@ WRONG_PRODUCTS = {"ceiling_zeros", "ceiling_not_finite", "ceiling_error"}
 
 @pytest.fixture
 def call(tmp_path):
-    """Return a function that runs a module of Python; it returns exit code and output."""
+    """Return a function that runs a module of Python; it returns exit code and output.
+
+    Its keyword arguments are environment variables; no call may print a traceback.
+    """
 
     def run(module, *args, **variables):
         env = os.environ | {"TRAINMARK_CACHE": str(tmp_path / "cache")} | variables
@@ -59,7 +62,11 @@ def test_doctor_opens_the_card_in_every_precision(call):
 
 
 def test_parts_of_the_device_contract_that_need_no_arithmetic_hold(call):
-    """The other parts need results, or memory readings of other processes."""
+    """The other parts need results, or memory readings of other processes.
+
+    ``PARTS_WITHOUT_ARITHMETIC``: names of the contract's files. One test of theirs is left out: it
+    reads the memory that another process takes.
+    """
     files = (f"tests/device/test_{name}.py" for name in PARTS_WITHOUT_ARITHMETIC)
     code, output = call(
         "pytest",
@@ -74,7 +81,8 @@ def test_parts_of_the_device_contract_that_need_no_arithmetic_hold(call):
 def test_ceilings_say_that_nothing_was_computed(call):
     """The simulated card launches matmuls, but computes no product.
 
-    ``PRECISIONS`` are those in which products are measured; a point is one size of the matrices.
+    ``--budget-s``: for how many seconds each rate is measured. ``PRECISIONS`` are those in which
+    products are measured; a point is one size of the matrices.
     ``WRONG_PRODUCTS`` are the codes of what may be wrong: zeros, a value that is not finite, or a
     large error.
     """
@@ -125,7 +133,8 @@ def test_run_that_trains_nothing_fails(call, tmp_path):
 def test_run_out_of_memory_leaves_its_record(call, tmp_path):
     """Another program holds memory that NVML does not show, as in a container.
 
-    So planning finds 1000 MiB, enough for the run, but 420 of them cannot be allocated.
+    So planning finds 1000 MiB, enough for the run, but 420 of them cannot be allocated, and the
+    remaining 580 are too few.
     These variables are of the simulated card. Its other name has no published peak, and each of its
     operations takes 1 ms, so that no figure is impossibly high: memory is the only fault.
     """

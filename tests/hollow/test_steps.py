@@ -20,7 +20,8 @@ def count_step(device, generated, name, **fields) -> dict[str, int]:
     """Build a case's tiny job and return the counters of its third step, in which waits raise.
 
     ``RECIPE_FIELDS``: by case, changes of the recipe, such as random weights where none can be
-    loaded. The simulated card counts waits, copies to the host, kernels and matmuls.
+    loaded; ``fields``: further changes. The simulated card counts waits, copies to the host,
+    kernels and matmuls.
     """
     try:
         job = tiny_jobs.build(name, device, generated, **(RECIPE_FIELDS.get(name, {}) | fields))

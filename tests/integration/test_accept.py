@@ -163,6 +163,8 @@ def test_record_of_a_run_is_a_baseline_for_one_device(tmp_path: Path) -> None:
 def test_interrupted_phase_ends_and_resumes_with_the_same_work(tmp_path: Path, phase: str) -> None:
     """Three devices, which are cores, are measured in two rounds of each phase.
 
+    A measurement takes 0.2 s (``--seconds``). ``count_events`` counts the events of a kind in the
+    evidence of the acceptance. Processes of it name its folder among their arguments.
     ``TOLERANT``: limits so wide that no difference of this machine's cores fails a device.
     """
     folder = tmp_path / "accept"

@@ -72,6 +72,7 @@ class Cluster:
         (self.folder / f"{host}.sh").write_text(script + "\n")
 
     def accept(self, *args: str, case: str = "toy") -> subprocess.CompletedProcess[str]:
+        """Accept all hosts, until the command ends; ``args``: further options."""
         return subprocess.run(
             self.command(*args, case=case),
             env=self.environment(),
@@ -140,7 +141,10 @@ def test_nodes_measure_alone_and_in_pairs_and_resume_with_missing_measurements(
 
 
 def test_node_that_never_starts_is_named_and_others_keep_their_results(tmp_path: Path) -> None:
-    """Two addresses of this machine are nodes, whose agents ssh starts."""
+    """Two addresses of this machine are nodes, whose agents ssh starts.
+
+    The lines of a shell run on the second host before each command of ssh.
+    """
     cluster = Cluster(tmp_path, HOSTS[:2])
     # As if ssh could not connect, but only for the agent: the check before it succeeds.
     cluster.run_before_ssh_command(HOSTS[1], 'case "$*" in *agent*) exit 255;; esac')
@@ -233,7 +237,10 @@ def test_interrupted_phase_ends_all_nodes_and_keeps_what_was_measured(
 
 @pytest.mark.nightly
 def test_death_of_the_first_node_loses_no_result_of_others(cluster: Cluster) -> None:
-    """``HOSTS`` are three nodes of this machine; only pairs without the first are measured."""
+    """``HOSTS`` are three nodes of this machine; only pairs without the first are measured.
+
+    ``--deadline``: the time limit of a round in seconds, after which the lost node is given up.
+    """
     process = subprocess.Popen(
         cluster.command("--phases", "devices,nodes,pairs", "--deadline", "120"),
         env=cluster.environment(),

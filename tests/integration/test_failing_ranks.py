@@ -61,7 +61,8 @@ def test_missed_target_is_the_cause(start_run):
 
 
 def test_full_disk_is_reported_by_the_exit_code_of_a_rank(tmp_path):
-    # A rank whose work fails as writing to a full disk does.
+    # A rank whose work fails as writing to a full disk does. ``DISK_FULL_EXIT`` is the exit code by
+    # which it tells the launcher; an event could not be written.
     script = (
         "import errno, os, sys; from pathlib import Path; from trainmark.rank import worker\n"
         "def full(*_): raise OSError(errno.ENOSPC, 'No space left on device')\n"
@@ -97,7 +98,11 @@ def test_full_disk_is_reported_by_the_exit_code_of_a_rank(tmp_path):
     ],
 )
 def test_case_check_detects_a_wrong_evaluation(trainmark, monkeypatch, fault, expected_text):
-    """``fault``: the mistake that the case ``faulty`` makes; ``expected_text``: of the check."""
+    """``trainmark check`` finds it in each evaluation that is wrong.
+
+    ``fault``: the mistake that the case ``faulty`` makes; ``expected_text``: a part of a line of
+    the check.
+    """
     monkeypatch.setenv("TRAINMARK_CASE_PATH", str(CASES))
     checked_case = trainmark("check", "faulty", f"fault={fault}", "--device", "cpu")
     assert checked_case.returncode == 1, checked_case.stdout + checked_case.stderr

@@ -69,7 +69,11 @@ def test_failed_followers_change_nothing_and_give_one_remark_each(start_run, wan
 
 
 def test_a_follower_that_is_killed_does_not_change_the_run(start_run, wandb_calls, fifo):
-    """``fifo``: the pipe to which the rank writes at its fault; then it waits to read ``go``."""
+    """``fifo``: the pipe to which the rank writes at its fault; then it waits to read ``go``.
+
+    ``wandb_calls`` lets the follower import the stand-in for W&B. A process that signal 9, SIGKILL,
+    ended has the exit code -9.
+    """
     # The rank waits in a step, so that the run lasts until the follower is dead.
     process, run_dir = start_run("fault=hold", "--follow", "wandb=keep")
     wait_for_fault(fifo)
@@ -82,7 +86,10 @@ def test_a_follower_that_is_killed_does_not_change_the_run(start_run, wandb_call
 
 
 def test_followers_end_with_a_run_that_is_stopped(start_run, wandb_calls, fifo):
-    """The rank waits in a step (``fault=wait``), so that the signal comes during training."""
+    """The rank waits in a step (``fault=wait``), so that the signal comes during training.
+
+    The follower exports to the stand-in for W&B, whose calls are in the file ``wandb_calls``.
+    """
     process, run_dir = start_run("fault=wait", "--follow", "wandb=keep")
     wait_for_fault(fifo)
     for pid in (process.pid, *(follower.pid for follower in find_followers(run_dir))):

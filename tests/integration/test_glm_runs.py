@@ -18,7 +18,10 @@ SMALL = ("num_heads=1", "target=none", "steps=4")
 
 
 def write_downloads(folder):
-    """Write 200 + 40 generated passages and a checkpoint of one layer in the original's layout."""
+    """Write 200 + 40 generated passages and a checkpoint of one layer in the original's layout.
+
+    The weights are random, of any seed.
+    """
     case = load("glm_superglue")
     recipe = case.recipes["tiny"]
     folder.mkdir()

@@ -20,7 +20,8 @@ def test_text_is_tokenized_and_trained(trainmark, tmp_path):
     """Text is prepared with a tokenizer, ``bpe``, and trained by two ranks that share the model.
 
     ``write_two_files`` writes the tokenizer's files. ``SMALL`` has a tiny model, samples of 16
-    tokens (``seq_length``), a micro-batch of 4 samples (``bs``), and no target.
+    tokens (``seq_length``), a micro-batch of 4 samples (``bs``), and no target. ``vocab_size`` is
+    the number of tokens in these files.
     """
     # 400 documents of 30 words each.
     words = np.random.default_rng(3).choice(["hello", "world", "'s", "well", "who"], (400, 30))

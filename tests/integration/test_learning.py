@@ -48,7 +48,7 @@ def test_tiny_recipe_reaches_its_target(trainmark, tmp_path, case):
             assert ratio == pytest.approx(count / record.counts.samples, rel=1e-9)
     # The file of the index record states the same result as the record.
     speed = json.loads((tmp_path / "run/index" / index_file).read_text())
-    assert (speed["JOB_FAIL_FLAG"], speed["UNIT"]) == (0, unit)
+    assert (speed["JOB_FAIL_FLAG"], speed["UNIT"]) == (0, unit)  # 0: it did not fail
     assert speed["FINAL_RESULT"] == round_result(record.figure("final_result"))
     if case == "llama2_7b_lora":  # it saves its adapters, and the pages show their settings
         assert sorted(path.name for path in (tmp_path / "run/artifacts/adapters").iterdir()) == [

@@ -54,7 +54,8 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def run_two_nodes(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Return a function that runs toy on two nodes with one rank each; it returns the record.
 
-    ``launcher``: starts the nodes; ``fields``: of the recipe.
+    ``launcher``: starts the nodes; ``fields``: of the recipe. The host is sampled every 0.1 s, so
+    that short runs have readings too.
     """
     monkeypatch.setenv("TRAINMARK_CACHE", str(cache))
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
@@ -175,7 +176,10 @@ class Killing(Here):
 
 
 def test_a_killed_node_leaves_no_process_and_a_partial_record(run_two_nodes: Any) -> None:
-    """``Killing`` kills the process of node 1 as soon as its rank trains."""
+    """``Killing`` is a launcher that kills the process of node 1 as soon as its rank trains.
+
+    A record whose run did not end is labelled "partial".
+    """
     launcher = Killing()
     # It would train for hours.
     record = run_two_nodes(launcher, max_epochs="100000", target_value="none", max_steps="none")

@@ -26,7 +26,7 @@ def read_script(page: str) -> str:
 
 
 def call(*args: str, folder: Path, **variables: str) -> subprocess.CompletedProcess[str]:
-    """Run Python in a folder; ``variables``: of the environment."""
+    """Run Python with ``args`` in a folder; ``variables``: of the environment."""
     env = os.environ | {
         "TRAINMARK_CACHE": str(folder / "cache"),
         "OMP_NUM_THREADS": "1",
@@ -121,10 +121,12 @@ except KeyboardInterrupt:
 
 
 def test_ctrl_c_leaves_a_record_and_then_interrupts_the_script(tmp_path: Path) -> None:
-    """``HELD`` is a script that runs a case whose rank waits, and prints the record's status."""
+    """``HELD`` is a script that runs a case whose rank waits, and prints the record's status.
+
+    The rank writes to the pipe ``fifo`` when it is in a step, where it waits for a signal.
+    """
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo)
-    os.mkfifo(tmp_path / "go")
     env = os.environ | {
         "TRAINMARK_CACHE": str(tmp_path / "cache"),
         "OMP_NUM_THREADS": "1",

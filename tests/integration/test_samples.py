@@ -48,8 +48,9 @@ WORKS = "printf '0 90.5\\n1 91.5\\n'"  # a shell's command for a tool that works
 
 @pytest.fixture
 def install_tool_vendor(tmp_path):
-    """Return a function that installs a vendor and its tool, a script of a shell.
+    """Return a function that installs the vendor ``tooled`` and its tool, a script of a shell.
 
+    ``VENDOR`` is the code of that vendor; ``TOOL`` is the tool's name.
     It returns the environment variables with which both are found.
     """
     packages, folder = tmp_path / "packages", tmp_path / "bin"
@@ -79,7 +80,10 @@ def read_events(run_dir):
 
 
 def wait_for_event(run_dir, is_awaited):
-    """Return the sampler's events once ``is_awaited`` is true for one of them."""
+    """Return the sampler's events once ``is_awaited`` is true for one of them.
+
+    It waits for up to ten minutes: on a busy machine the sampler may start late.
+    """
     deadline = time.monotonic() + 600
     while time.monotonic() < deadline:
         events = read_events(run_dir)

@@ -24,7 +24,7 @@ runs:
 
 @pytest.fixture
 def start(tmp_path):
-    """Return a function that starts ``trainmark run plan.yaml``; each ends with the test.
+    """Return a function that starts ``trainmark run plan.yaml``; its processes end with the test.
 
     ``PLAN`` is the text of the plan file. Ranks of its case ``faulty``, in the folder ``CASES``,
     report their fault through the pipe ``fifo`` and wait until the test writes to ``go``.

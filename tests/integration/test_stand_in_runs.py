@@ -29,6 +29,7 @@ def run(trainmark, tmp_path, monkeypatch):
     """Return a function that runs ``STEPS`` steps; it returns the record and the exit code.
 
     Its arguments: the case, the run's folder, words of the command line; environment variables.
+    ``SHORT`` has options that all runs here share. The device ``standin`` is simulated on the CPU.
     """
 
     def call(case, out, *args, device="standin", **variables):

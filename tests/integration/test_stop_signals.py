@@ -29,7 +29,11 @@ def test_run_stopped_by_a_signal_leaves_a_record(start_run, fifo, stop_signal):
 
 @pytest.mark.nightly
 def test_ignored_hangup_stays_ignored(start_run, fifo):
-    """As under nohup: the signal is ignored before the program starts."""
+    """As under nohup: the signal is ignored before the program starts.
+
+    ``prefix``: words before the command, here a shell that ignores the signal and becomes the
+    program. ``wait_for_fault`` returns the id of the rank's process, which waits in a step.
+    """
     process, run_dir = start_run("fault=wait", prefix=("sh", "-c", 'trap "" HUP; exec "$@"', "sh"))
     rank_pid = wait_for_fault(fifo)
     process.send_signal(signal.SIGHUP)

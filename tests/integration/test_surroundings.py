@@ -25,7 +25,7 @@ raise ImportError("planted")
 
 
 def plant_modules(folder, marker, *names):
-    """Write modules that note their import in the file ``marker``, and then raise.
+    """Write modules below ``folder`` that note their import in the file ``marker``, and raise.
 
     A name may be that of a module in a package, such as ``trainmark/__init__``. ``PLANTED_MODULE``
     is the code of each, with a place for the marker.

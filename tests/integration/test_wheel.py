@@ -40,6 +40,7 @@ def program_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     Its dependencies are those of this test's own environment, whose folders a path file names.
     Path files in these folders are not followed, so that the editable install is not seen.
+    ``INGREDIENTS`` are the files and folders of the project from which a wheel is built.
     """
     build_folder = tmp_path_factory.mktemp("wheel")
     source = build_folder / "source"

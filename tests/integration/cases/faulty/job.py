@@ -53,7 +53,11 @@ class FaultyJob(ToyJob):
 
     @torch.no_grad()
     def evaluate(self):
-        """Evaluate with the mistake of an author who sums scores by hand."""
+        """Evaluate with the mistake of an author who sums scores by hand.
+
+        The recipe's ``fault`` names the mistake; with one that is not of the evaluation, this is
+        the evaluation of the toy job.
+        """
         fault = self.context.recipe.fault
         if not fault.startswith("evaluation_"):
             return super().evaluate()
@@ -88,7 +92,7 @@ class FaultyJob(ToyJob):
         return evaluation
 
     def take_all_memory(self, like):
-        """Allocate on the device of a tensor until it refuses."""
+        """Allocate tensors as ``like``, on its device, until the device refuses."""
         if like.device.type == "cpu":
             # Refused at once: a host whose memory is full would end other programs.
             like.new_empty(1 << 50)  # 4 PiB in fp32
@@ -99,7 +103,8 @@ class FaultyJob(ToyJob):
     def fault(self, kind):
         """Do what goes wrong; return a factor of the step's loss, None for a usual step.
 
-        The test learns a process id through the pipe that the variable ``FAULT_FIFO`` names.
+        The test learns a process id through the pipe that the variable ``FAULT_FIFO`` names. A kind
+        ``evaluation_…`` does nothing here: it goes wrong in ``evaluate``.
         """
         if kind == "raise":
             raise ValueError("planted: row 17 of the data is upside down")

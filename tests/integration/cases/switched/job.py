@@ -16,6 +16,8 @@ SLOW_STEP_S = 1.0
 
 
 class SwitchedJob(ToyJob):
+    """The toy job on nodes of which some are behind a bad network switch, which is simulated."""
+
     def __init__(self, context, data):
         """Replace the step of the toy job by one that first sleeps if it crosses the bad switch.
 
