@@ -246,6 +246,7 @@ def test_acceptance_whose_page_cannot_be_written_keeps_its_result(
     monkeypatch.setattr(acceptance_cluster, "measure_nodes", lambda *_, **__: result)
     monkeypatch.setattr(accepting, "build_acceptance_document", raise_disk_full)
     remarks: list[str] = []
+    # Of the session that is to be measured, only the folder is read: nodes and pages are replaced.
     prepared: Any = SimpleNamespace(folder=tmp_path)
     measured = accepting.measure_acceptance(
         prepared, StopRequest(), show=lambda _: None, show_remark=remarks.append
