@@ -286,6 +286,7 @@ def start_cluster_job(
 def test_start_and_attach_name_the_same_job(cluster: Path, tmp_path: Path) -> None:
     """The name ``_NAME`` is made of the run's id; ``_ALL_KEYS``: settings with every key.
 
+    A jobset is the kind of job that is made here; kubectl writes an object as ``KIND/NAME``.
     ``JOB_FILE`` is in the run's folder, so that another process, which attaches, finds the job.
     """
     plan, site, job = start_cluster_job(cluster, tmp_path, _ALL_KEYS)
@@ -300,7 +301,8 @@ def test_states_are_asked_for_by_the_label_of_the_manifest(cluster: Path, tmp_pa
     """``cluster`` is the folder of the fake kubectl, which records its calls there.
 
     It prints the file ``get``, or fails with the text in ``get.fails``. ``_ALL_KEYS``: settings of
-    a cluster with every key.
+    a cluster with every key. ``make_listing`` returns what kubectl lists of a job, here a jobset,
+    and of the pods of its nodes, here two that run. ``MANIFEST``: name of the job's description.
     """
     _, _, job = start_cluster_job(cluster, tmp_path, _ALL_KEYS)
     (cluster / "get").write_text(

@@ -22,7 +22,10 @@ INTERFACES = ("lo", "eth0", "ib0", "ib1")
 
 @pytest.fixture
 def machine(monkeypatch):
-    """A machine with some interfaces, of which ``ib1`` is down, and an address of each kind."""
+    """Imitate a machine with the interfaces lo, eth0, ib0 and ib1, of which ``ib1`` is down.
+
+    Its addresses, both of eth0, are an IPv4 and an IPv6 one; "%eth0" is the latter's scope.
+    """
     states = {name: SimpleNamespace(isup=name != "ib1") for name in INTERFACES}
     addresses = [
         SimpleNamespace(family=socket.AF_INET, address="10.0.0.7"),
@@ -37,10 +40,13 @@ def check_network(
 ):
     """Check the network of ranks with these environment variables.
 
+    The ranks would meet at the host ``node0``; it is not asked for.
+
     Args:
-        backend: library of the collectives.
-        recorded: names of variables that the vendor's library reads.
+        backend: library through which ranks exchange data, as torch names it.
+        recorded: patterns of further variables that the vendor's library reads.
         nproc: number of ranks.
+        variables: environment variables by name.
     """
     vendor = FakeVendor(collective_backend=backend, recorded_variables=recorded)
     refuse_unusable_network(variables, vendor, world_size=nproc, master="node0")
@@ -140,7 +146,11 @@ def test_loopback_that_does_not_work_is_refused(monkeypatch):
     [((), {"GLOO_SOCKET_IFNAME": "eth9"}), (("--repeat", "2"), {})],
 )
 def test_run_is_refused_before_anything_starts(tmp_path, words, variables):
-    """A variable names no interface, or, if there are no ``variables``, the loopback is down."""
+    """A variable names no interface, or, if there are no ``variables``, the loopback is down.
+
+    ``NO_LOOPBACK`` is the beginning of a command line: it runs the words after it in a network
+    whose loopback is down. The exit code of a run that is refused is 2.
+    """
     prefix = () if variables else NO_LOOPBACK
     if prefix and subprocess.run([*prefix, "true"], capture_output=True, check=False).returncode:
         pytest.skip("this kernel gives a test no network of its own")

@@ -64,7 +64,9 @@ def test_line_shows_step_speed_loss_time_and_memory(plan: Plan, tmp_path: Path) 
     """A window has two steps of a second with 28 samples of both ranks; the plan has five steps.
 
     ``WINDOW`` is the event of such a window, which ends with a loss of 0.25 and 1 GiB in use.
-    ``FACTS`` is what a rank reports before its first step; the time limit is 1,800 s.
+    ``FACTS`` is what a rank reports before its first step; the time limit is 1,800 s. After a
+    window, three steps of a second are left, after two only one. ``WINDOW`` is of epoch 0, which
+    users see as epoch 1.
     """
     progress = RunProgress(plan)
     assert format_line(progress.poll()) == "starting ranks"
@@ -83,7 +85,11 @@ def test_line_shows_step_speed_loss_time_and_memory(plan: Plan, tmp_path: Path) 
 
 
 def test_line_of_a_program_without_a_known_loss_shows_no_loss(plan: Plan, tmp_path: Path) -> None:
-    """``WINDOW``: two steps of a second with 28 samples each, and 1 GiB in use."""
+    """``WINDOW``: two steps of a second with 28 samples each, and 1 GiB in use.
+
+    A witness is a training program of the user's own, whose steps are measured; how many steps it
+    has and what its loss is, is not known. The span "init" of its rank ends when it begins.
+    """
     spec = WitnessSpec(name="mine", precision="bf16", step=StepWork(samples=28))
     program = Witness(spec=spec, command=("python",), folder=str(tmp_path), starts_ranks=False)
     progress = RunProgress(plan.model_copy(update={"witness": program}))
@@ -148,7 +154,10 @@ def test_label_without_parts_stays_even_if_it_is_too_wide() -> None:
 def test_run_too_slow_for_its_time_limit_is_warned_before_the_first_step(
     plan: Plan, tmp_path: Path
 ) -> None:
-    """A step takes at least 1e12 / 1e9 = 1,000 s at the rate of matmuls, five steps 5,000 s."""
+    """A step takes at least 1e12 / 1e9 = 1,000 s at the rate of matmuls, five steps 5,000 s.
+
+    That is 1:23:20. The plan has five steps and a time limit of 30 minutes.
+    """
     progress = RunProgress(plan)
     events = EventWriter(tmp_path / "events.rank0.jsonl", lambda: 0)
     events.emit("start", pid=7)
@@ -206,7 +215,10 @@ def test_estimate_extends_to_the_next_evaluation(plan: Plan, tmp_path: Path) -> 
 
 
 def test_evaluation_with_every_step_is_due_after_the_next_step(plan: Plan, tmp_path: Path) -> None:
-    """Steps of a second with 32 samples each; an evaluation is due every 10 samples."""
+    """Steps of a second with 32 samples each; an evaluation is due every 10 samples.
+
+    ``FACTS`` is what a rank reports before its first step, ``WINDOW`` the event of two steps.
+    """
     progress = RunProgress(set_target(plan, max_steps=None, eval_every_samples=10))
     events = EventWriter(tmp_path / "events.rank0.jsonl", lambda: 0)
     events.emit("facts", **FACTS)
@@ -220,7 +232,7 @@ def test_time_limit_before_the_end_is_warned_once_the_speed_is_known(
     """80 steps of a second, 8 an epoch for 10 epochs; the limit is 60 s.
 
     ``WINDOW`` is the event of two steps; after one window 78 steps are left, 1:18, after two 76.
-    ``FACTS`` has the 8 steps of an epoch.
+    ``FACTS`` has the 8 steps of an epoch. A speed counts as known after 5% of the limit, 3 s.
     """
     recipe = plan.recipe | {"max_epochs": 10, "max_steps": None, "timeout_s": 60.0}
     progress = RunProgress(plan.model_copy(update={"recipe": recipe}))
@@ -242,8 +254,9 @@ def test_time_limit_before_the_end_is_warned_once_the_speed_is_known(
 def test_time_limit_before_the_next_evaluation_is_warned(plan: Plan, tmp_path: Path) -> None:
     """Steps of a second; the first evaluation is after 80 of them.
 
-    Two windows of two steps are over, so 76 steps are left until then.
-    An epoch has 8 steps (``FACTS``); ``WINDOW`` is the event of two steps.
+    Two windows of two steps are over, so 76 steps are left until then. They took 4 s of the limit
+    of 60 s, long enough for a speed (5% of the limit). An epoch has 8 steps (``FACTS``);
+    ``WINDOW`` is the event of two steps.
     """
     limits = {"max_epochs": 10, "max_steps": None, "timeout_s": 60.0, "eval_every_epochs": 10}
     progress = RunProgress(set_target(plan, **limits))
@@ -289,8 +302,8 @@ def test_log_gets_a_progress_line_at_intervals(
 ) -> None:
     """An interval is 10 s; the second text comes before it is over.
 
-    "RUNNING" stands for what the launcher's engine says of the job. The parts follow it only after
-    events were read.
+    "RUNNING" is what a program such as Slurm, which starts the job, says of it. The parts follow it
+    only after events were read.
     """
     monkeypatch.setattr(RunProgress, "has_read_events", True)
     times, texts = iter([100.0, 109.9, 110.1]), iter(["one", "two", "three"])

@@ -42,7 +42,11 @@ class Dashboard(ThreadingHTTPServer):
         self.texts: dict[str, str] = {}  # by such a path, a text to send in place of the answer
 
     def answer_with(self, run_id: str, name: str) -> None:
-        """Answer requests about the job of a run with the recording of this name."""
+        """Answer requests about the job of a run with the recording of this name.
+
+        ``RECORDED`` has, by name such as "node_lost", what Ray answered about a job in this state:
+        its description (``job``) and its output (``log``).
+        """
         recording = RECORDED[name]
         self.answers[run_id] = recording["job"]
         self.answers[f"{run_id}/logs"] = {"logs": recording["log"]}
@@ -83,7 +87,10 @@ def make_site(address: str | None = "http://head:8265", **settings: Any) -> Clus
 
 
 def read_driver_request(plan: Plan, cluster: Cluster) -> dict[str, Any]:
-    """Return what the driver of a job asks Ray for."""
+    """Return what the driver of a job asks Ray for, from the file ``ray.json`` of its command.
+
+    The driver is the program that Ray starts first; it asks for the nodes and starts the ranks.
+    """
     document: dict[str, Any] = json.loads(Ray().build_command(plan, cluster).files["ray.json"])
     return document
 
@@ -111,7 +118,10 @@ def test_command_matches_its_golden_file(plan: Plan) -> None:
 def test_a_node_is_asked_for_its_devices(
     plan: Plan, vendor: str, resources: dict[str, float], bundle: dict[str, float]
 ) -> None:
-    """The plan has eight ranks on each of two nodes."""
+    """The plan has eight ranks on each of two nodes: a core and a device for each rank.
+
+    What the cluster file has in ``resources`` replaces or complements that; 0 removes it.
+    """
     device = plan.device.model_copy(update={"vendor": vendor})
     plan_of_vendor = plan.model_copy(update={"device": device})
     request = read_driver_request(plan_of_vendor, make_site(ray={"resources": resources}))
@@ -119,7 +129,8 @@ def test_a_node_is_asked_for_its_devices(
 
 
 def test_answer_that_is_not_json_is_reported(plan: Plan, cluster: Dashboard) -> None:
-    # What a proxy in front of the cluster sends, such as a page to log in.
+    # What a proxy in front of the cluster sends, such as a page to log in. The path "" is that of
+    # the list of all jobs, which ``check`` asks for.
     cluster.texts[""] = "<html>Log in</html>"
     with pytest.raises(EnvironmentFault, match="does not respond"):
         Ray().check(plan, make_site(cluster.url))
@@ -128,6 +139,7 @@ def test_answer_that_is_not_json_is_reported(plan: Plan, cluster: Dashboard) -> 
 def test_headers_that_are_not_json_are_reported(
     plan: Plan, cluster: Dashboard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # The variable must hold a JSON object of HTTP headers, not a header as curl takes it.
     monkeypatch.setenv("RAY_JOB_HEADERS", "Authorization: Bearer x")
     with pytest.raises(EnvironmentFault) as refused:
         Ray().check(plan, make_site(cluster.url))

@@ -136,7 +136,10 @@ def test_every_host_is_checked_and_named_with_its_fault(
 
 
 def start_nodes(plan: Plan, site: Cluster, *scripts: str) -> EngineJob:
-    """Start a job whose nodes, the hosts n0, n1, …, run the given scripts of a shell."""
+    """Start a job whose nodes, the hosts n0, n1, …, run the given scripts of a shell.
+
+    Return the job; its ``process`` is the script of this machine that starts the nodes by ssh.
+    """
     # A host and its command for each node.
     nodes = [[f"n{node}", shlex.join(["sh", "-c", script])] for node, script in enumerate(scripts)]
     (Path(plan.run_dir) / ssh.SCRIPT).write_text(
@@ -206,7 +209,8 @@ def test_files_of_nodes_are_copied_and_unreachable_hosts_are_named(
         (remote_folder / name).write_text(f"{name} of a")
     for name in ("core", "artifacts/it's large"):
         with (remote_folder / name).open("wb") as file:
-            file.truncate(100 << 30)  # 100 GiB without data, which take no space
+            # 100 GiB, more than the 4 GiB that are copied; without data they take no space.
+            file.truncate(100 << 30)
     single_node_plan = plan.model_copy(update={"nnodes": 1})
     ssh.Ssh().collect(EngineJob(single_node_plan, site))
     message = capsys.readouterr().err

@@ -108,6 +108,7 @@ def test_a_process_with_its_own_session_and_environment_ends_with_the_ranks(
 
 
 def test_ranks_that_cannot_be_started_give_one_error():
+    # ``[{}]``: a single rank, without variables of its own. Its program does not exist.
     with (
         pytest.raises(MeasurementError, match="/nowhere/python"),
         supervise_ranks(
@@ -132,7 +133,12 @@ def test_ranks_of_a_killed_supervisor_count_as_killed(start_ranks):
 
 @pytest.fixture(scope="module")
 def plan_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder with the plan of two ranks that never end, and the fifo they wait for."""
+    """Return a folder with the plan of two ranks that never end, and the fifo they wait for.
+
+    ``faulty`` is a case of the tests (in the folder ``CASES``); with its setting ``fault: wait``
+    each rank writes its id to the fifo that the variable FAULT_FIFO names, which waits for a
+    reader, and then waits for a signal.
+    """
     folder = tmp_path_factory.mktemp("killed")
     os.mkfifo(folder / "fifo")
     with pytest.MonkeyPatch.context() as patch:

@@ -64,7 +64,11 @@ def test_copy_sizes_scale_with_the_memory(memory_gib: int, largest_mib: int) -> 
 
 @pytest.fixture
 def measure_candidates(clock: FakeClock) -> Callable[..., tuple[Point, ...]]:
-    """Return a function that measures candidates of ``make_candidate`` on a clock of their own."""
+    """Return a function that measures candidates of ``make_candidate`` on a clock of their own.
+
+    Its ``budget_ns`` is the time for all candidates; ``more``: other arguments of ``sweep``. Unless
+    they say otherwise there is 1 GB of memory, enough for all.
+    """
 
     def call(*candidates: Candidate, budget_ns: float, **more: Any) -> tuple[Point, ...]:
         def advance_clock(device: Any, run: Callable[[], Any]) -> int:

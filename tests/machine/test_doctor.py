@@ -352,7 +352,7 @@ def test_a_missing_folder_is_reported_besides_a_recipe_that_cannot_run(
 ):
     class Refusing(Cpu):  # refuses every recipe
         def refuse(self, recipe, nproc):
-            return Refusal("no", "another device")
+            return Refusal("no", "another device")  # the reason, and what would help
 
     # ``check_plan`` finds a condition about the recipe and one about the data; "none" is a folder
     # that does not exist. The planning chooses the vendor by itself, so it is replaced there as

@@ -124,7 +124,11 @@ def test_condition_changes_severity_exactly_at_its_limit(
     ("parent", "fix"), [(1, "`kill {}`"), (2, "wait until the other run ends")]
 )
 def test_only_processes_without_a_launcher_should_be_ended(tmp_path, monkeypatch, parent, fix):
-    """A process of a run whose launcher has ended is a child of process 1."""
+    """A process of a run whose launcher has ended is a child of process 1.
+
+    ``parent``: id of the parent; 2 stands for a launcher that still runs. The run "r1" has one
+    process, for which this test's own stands.
+    """
     monkeypatch.setattr(psutil.Process, "ppid", lambda _: parent)
     condition = read_single_condition(
         host.check_other_runs(make_machine(tmp_path, runs={"r1": [os.getpid()]}))

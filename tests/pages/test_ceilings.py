@@ -52,7 +52,12 @@ def make_kind(name: str, *points: dict[str, Any], **more: Any) -> dict[str, Any]
 
 
 def make_ceilings(*ranks: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the document of ``trainmark ceilings`` with these kinds of work on each rank."""
+    """Return the document of ``trainmark ceilings`` with these kinds of work on each rank.
+
+    Args:
+        ranks: for each rank, the measurements of ``make_kind``. Other programs used 2% of the cores
+            meanwhile.
+    """
     return {
         "nproc": len(ranks),
         "others_cpu_share": 0.02,

@@ -42,7 +42,12 @@ TIMES_S = (0.0, 4.0, 8.0, 9.0, 12.0)
 
 
 def read_golden_record(**changes: Any) -> Record:
-    """Return the golden record of distilbert with changed fields of its steps."""
+    """Return the golden record of distilbert with changed fields of its steps.
+
+    Args:
+        changes: such as ``loss`` or ``time_ns``, lists with a value for each step, or ``warmup``,
+            the number of the first steps that do not count.
+    """
     golden_record = Record.model_validate_json((GOLDEN / "record_distilbert.json").read_bytes())
     return golden_record.model_copy(
         update={"steps": golden_record.steps.model_copy(update=changes)}
@@ -119,6 +124,7 @@ def test_the_axis_of_a_loss_that_diverged_has_short_numbers() -> None:
 
 
 def test_a_long_loss_is_smoothed_by_a_moving_mean() -> None:
+    # Steps 1, 2, 3, … have the losses 0, 1, 0, …, and step 4 has none.
     losses: list[float | None] = [float(step % 2) for step in range(40)]
     losses[3] = None
     chart = check_pictures(charts.chart_loss(read_golden_record(loss=losses)))

@@ -202,6 +202,7 @@ def test_first_screen_shows_speed_and_rating_and_limit():
 def test_run_that_its_evidence_contradicts_is_not_compared():
     # A file of the other run, its plan, was changed afterwards. In all else the two are the same
     # golden record, and so would be comparable. The texts are those of the page's first screen.
+    # ``grade_reasons`` makes the trust in a run from the reasons to doubt it.
     trust = grade_reasons([message("evidence_altered", file="plan.json")])
     refuted = make_record(run_id="refuted", trust=trust)
     text = " ".join(read_visible(page.build_document([make_record()], [refuted]))[0])
@@ -210,7 +211,10 @@ def test_run_that_its_evidence_contradicts_is_not_compared():
 
 
 def test_difference_of_two_long_texts_is_shown_where_they_differ():
-    """Measured programs are compared by command; these are equal in their first 200 characters."""
+    """Measured programs are compared by command; these are equal in their first 200 characters.
+
+    A witness is such a program of the user's own; each run here has one, and its rate as its id.
+    """
     runs = []
     for rate in ("0.1", "0.2"):
         witness = Witness(
@@ -226,6 +230,9 @@ def test_difference_of_two_long_texts_is_shown_where_they_differ():
 
 
 def test_difference_of_two_witness_files_names_the_key():
+    # A witness is a training program of the user's own that is measured; the file given with
+    # ``--witness`` describes it (``spec``), here with different samples in a step. Each run has
+    # this number as its id.
     runs = []
     for samples in (32, 64):
         witness = Witness(
@@ -555,7 +562,10 @@ def test_unmeasured_figure_has_its_reason_as_a_tooltip():
 
 
 def make_waiting_record(share):
-    """Return a run that waited for data in this share of its time and computed in the rest."""
+    """Return a run that waited for data in this share of its training, 1 s, and computed else.
+
+    The parts of the training are in ns. All else is as in the golden record of DistilBERT.
+    """
     record = read_record()
     parts = {"data_wait": int(share * 1e9), "compute": int((1 - share) * 1e9), "other": 0}
     spans = record.spans.model_copy(
@@ -694,7 +704,8 @@ def make_throttled_record(**shares):
 
     Args:
         shares: shares by reason, by the name of an interval and the index of a device, for
-            example ``measured1={"hot": 0.4}``.
+            example ``measured1={"hot": 0.4}``. The interval ``measured`` has the steps after the
+            warm-up, ``run`` is the whole run. Others: not throttled.
     """
     record = read_record("sampled")
     devices = [
@@ -1008,6 +1019,7 @@ def test_interrupted_run_has_a_page(tmp_path):
 
 
 def test_missing_record_or_language_is_refused():
+    # A page needs a record at least; there are pages in English (en) and Chinese (zh) only.
     with pytest.raises(RecordError, match="no record"):
         render_html([])
     with pytest.raises(UsageError, match="'fr'"):

@@ -31,7 +31,9 @@ TOY = Record.model_validate_json((GOLDEN / "record_toy.json").read_text(encoding
 def run_report(tmp_path: Path, cli: Call) -> Call:
     """Write the runs bert, other and toy; return a function that calls ``trainmark report``.
 
-    ``other`` is the work of ``bert`` on a machine with another kernel.
+    ``bert`` and ``toy`` are golden records, of DistilBERT on two A100 and of the toy case;
+    ``other`` is the work of ``bert`` on a machine with another kernel. The function takes the words
+    of the command line, and returns the exit code, the output and the errors.
     """
     other = BERT.model_copy(
         update={"run_id": "other", "environment": BERT.environment | {"kernel": "9.9 other"}}

@@ -67,6 +67,7 @@ def test_summary_has_mean_interval_and_variation_over_launches():
 
 
 def test_figure_of_too_few_launches_for_an_interval_is_named_a_range():
+    # Five launches are enough for an interval, but only four have the figure p_core.
     launches = [make_launch_record(number, p_core=100.0) for number in range(4)]
     launches.append(make_launch_record(4, p_core=None))
     table, *_ = build_repeats(build_summary(launches))
@@ -130,6 +131,9 @@ def test_contradicted_launches_are_named_and_never_averaged_in():
 
 
 def test_plan_file_entry_with_a_contradicted_launch_has_no_figures():
+    # An entry of a plan file is a run with one or more launches: ``ended`` has the folder and the
+    # record of each by its number. Of launch 1, a file of its evidence was changed afterwards, so
+    # the row of an entry with both launches has no speed, though launch 0 alone has one.
     trust = grade_reasons([message("evidence_altered", file="plan.json")])
     launches = [
         make_launch_record(0, p_core=100.0),
@@ -154,6 +158,8 @@ def test_first_lines_say_once_that_no_window_was_repeated():
 
 
 def test_first_lines_show_a_printed_speed_that_differs_from_the_measured_one():
+    # Findings about what a user's own program printed of its speed, against what was measured:
+    # 200 tokens/s, but 100; ``change`` is -0.5, as the measured speed is half of it.
     findings = [
         message("printed_differs", reported=200.0, measured=100.0, unit="tokens/s", change=-0.5),
         message("printed_because_twice", ratio=2.0),

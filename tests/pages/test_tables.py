@@ -334,6 +334,7 @@ def test_the_references_choose_the_column_set():
 
 
 def test_configuration_label_has_ranks_and_nodes():
+    # X is the name of the device. The founding pages write 单 for one and 两 for two in Chinese.
     for nnodes, nproc, en, zh in (
         (1, 1, "X 1 node x 1 (1x1)", "X单机单卡（1x1）"),
         (1, 8, "X 1 node x 8 (1x8)", "X单机8卡（1x8）"),

@@ -23,7 +23,12 @@ from trainmark.spec import FigureSpec, PageSpec, Text, message
 
 
 def make_hostile_record():
-    """Return a failed run with texts that a terminal or rich would obey, and very long ones."""
+    """Return a failed run with texts that a terminal or rich would obey, and very long ones.
+
+    ``rich`` is the library that prints; it takes words in brackets for styles. "\\x1b" and what
+    follows would clear the screen or change the window's title. The long texts are the device's
+    name, the cause, a finding and the changed recipe fields (``fix_hp``).
+    """
     name = "[bold red]X[/]\x1b[2J" + "|wide 宽" * 30
     cause = Cause(
         kind="error",
