@@ -275,6 +275,7 @@ def test_files_must_hold_the_tensors_of_their_index(
 ) -> None:
     # File 1 holds tensor a, file 2 holds b. ``listed`` is what the index says: the file of each
     # tensor. ``where`` is what the error names below the folder; None: the folder is accepted.
+    # ``FAULT`` makes a ``DataError``.
     for number, name in enumerate("ab", 1):
         save_file({name: torch.ones(2)}, tmp_path / f"{number}.safetensors")
     (tmp_path / INDEX_FILE).write_text(json.dumps({"weight_map": listed}))
@@ -293,7 +294,7 @@ def read_stored_weights(file: Path) -> list[StoredTensor]:
 @pytest.mark.parametrize("kind", ["safetensors", "state", "module", "old"])
 def test_names_and_shapes_are_read_from_headers_of_each_format(tmp_path: Path, kind: str) -> None:
     # state: weights alone, by name; module: weights within a checkpoint, beside other tensors and
-    # arrays; old: torch's form before zip archives.
+    # arrays; old: torch's form before zip archives. ``SINGLE_FILE`` is "model.safetensors".
     state = {"a": torch.ones(2, 3), "b": torch.ones(4, dtype=torch.bfloat16), "c": torch.ones(())}
     file = tmp_path / (SINGLE_FILE if kind == "safetensors" else "weights.pt")
     if kind == "safetensors":
@@ -313,6 +314,7 @@ def test_names_and_shapes_are_read_from_headers_of_each_format(tmp_path: Path, k
 @pytest.mark.parametrize("name", [SINGLE_FILE, "weights.pt"])
 @pytest.mark.parametrize("size", [0, 300])
 def test_a_damaged_file_is_refused(tmp_path: Path, name: str, size: int) -> None:
+    # ``SINGLE_FILE`` is "model.safetensors"; ``size``: bytes of the file that are left.
     file = tmp_path / name
     state = {f"a.{number}": torch.ones(9) for number in range(9)}
     if name == SINGLE_FILE:
@@ -359,5 +361,6 @@ def test_each_file_of_an_index_is_listed_once(tmp_path: Path) -> None:
     names = {"a": "part-2.safetensors", "b": "part-1.safetensors", "c": "part-2.safetensors"}
     index.write_text(json.dumps({"weight_map": names}))
     # The names that are looked for, in this order: a single file of weights, or an index of files.
+    # ``FAULT`` would make the error of a folder that has neither.
     files = find_weight_files(tmp_path, (SINGLE_FILE, INDEX_FILE), FAULT)
     assert [file.name for file in files] == ["part-1.safetensors", "part-2.safetensors"]

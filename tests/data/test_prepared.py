@@ -101,6 +101,8 @@ def test_interrupted_preparation_resumes(raw, tmp_path):
 
 
 def test_file_of_a_killed_call_is_not_part_of_the_data(raw, tmp_path):
+    # ``write_prepared`` writes two files with the content "abc", which ``ABC`` describes in the
+    # manifest, and returns which ones it made; with ``fail`` the disk is full after the first.
     with pytest.raises(EnvironmentFault):
         write_prepared(raw, fail=True)
     # The first call finished sub/abc.txt. Now a file that `write_atomically` leaves if the process
@@ -165,7 +167,8 @@ def test_outdated_or_damaged_parts_are_rebuilt(raw, tmp_path, change):
 
 
 def test_unchanged_source_is_not_hashed_again(raw, monkeypatch):
-    # With ``fail`` the call ends after the first of its two files; the second call resumes.
+    # ``raw`` is the source folder, with one file, "a.txt". With ``fail`` the call ends after the
+    # first of its two files; the second call resumes.
     with pytest.raises(EnvironmentFault):
         write_prepared(raw, fail=True)
     hashed_files = []
@@ -257,7 +260,7 @@ class Units(prepared.Reporter):
 
 def test_copied_file_counts_as_progress_even_if_already_copied(raw, tmp_path):
     def prepare(*, stop):  # returns units in total and units done, by stage
-        units = Units()
+        units = Units()  # collects the reports of progress
         sources = {"a.txt": raw / "a.txt"}
         with prepared.write_data_folder(
             tmp_path / "data", raw, sources, units, case="a", format_version=1
@@ -270,8 +273,9 @@ def test_copied_file_counts_as_progress_even_if_already_copied(raw, tmp_path):
 
     with pytest.raises(KeyboardInterrupt):
         prepare(stop=True)
-    # By stage, bytes in total and bytes done. a.txt, "abc", has 3; the first call copied it, so the
-    # second one counts it as done without copying.
+    # By stage, bytes in total and bytes done; the stage "checking" finds the digests of the
+    # sources. a.txt, "abc", has 3; the first call copied it, so the second one counts it as done
+    # without copying.
     assert prepare(stop=False) == {"checking 1 files": [3, 3], "writing": [3, 3]}
     assert (tmp_path / "data" / "copied").read_bytes() == b"abc"
 
@@ -283,10 +287,12 @@ def test_copied_file_counts_as_progress_even_if_already_copied(raw, tmp_path):
 def test_finished_folder_of_another_case_or_tokenizer_is_refused(
     raw, tmp_path, options, expected_error
 ):
+    # Without ``options`` the folder is of the case "fake" and has no tokenizer. "late.txt" is the
+    # last of its two files, with the content "abc".
     write_prepared(raw)
     with pytest.raises(DataError, match=expected_error):
         write_prepared(raw, **options)
-    # The folder is as it was: its last file is there.
+    # The folder is as it was.
     assert (tmp_path / "data" / "late.txt").read_bytes() == b"abc"
 
 

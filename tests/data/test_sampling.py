@@ -108,7 +108,14 @@ def compute_published_order(sizes, seq_length, seed, needed_samples):
     together, then the samples; a last epoch of which less than 80% is needed follows by itself.
 
     Args:
+        sizes: number of tokens of each document.
+        seq_length: tokens of a sample, without the last target.
+        seed: of the generator that draws all shuffles.
         needed_samples: number of samples that the whole training takes.
+
+    Returns:
+        The numbers of the documents in their order, of all epochs together; where each sample
+        begins, as (place in this order, token in the document); and the order of these samples.
     """
     tokens_per_epoch = sum(sizes)
     epochs = 1
@@ -142,7 +149,8 @@ def test_the_order_of_samples_is_the_published_one(together, epochs, tmp_path):
     # ``together``: number of samples that are shuffled together; ``epochs``: the smallest number
     # of epochs that holds them. An epoch has 262 samples. Of the last one, 1000 and 1300 need more
     # than 80%, 900 needs less, so that it is shuffled by itself; 1 needs a single epoch.
-    # ``compute_published_order`` is a plain loop that draws as the published program does.
+    # ``compute_published_order`` is a plain loop that draws as the published program does. The
+    # seeds and the numbers of documents and of tokens are arbitrary.
     sizes = np.random.default_rng(5).integers(0, 60, 120)  # tokens of 120 documents
     samples = Samples(
         make_corpus(sizes),
@@ -155,7 +163,7 @@ def test_the_order_of_samples_is_the_published_one(together, epochs, tmp_path):
     order, cuts, shuffle = compute_published_order(
         sizes.tolist(), seq_length=13, seed=1234, needed_samples=together
     )
-    for _ in range(2):  # built, then mapped
+    for _ in range(2):  # built and stored in ``cache``, then read from there
         orders = np.concatenate(
             [samples.build_epoch(epoch_number).sample_order for epoch_number in range(epochs)]
         )

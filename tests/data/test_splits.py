@@ -126,7 +126,8 @@ def test_extremes_do_not_depend_on_block_size(size):
 
 def test_a_file_is_scanned_again_only_when_it_changed(tmp_path):
     # ``VALUES``: an array of six numbers. ``EXPECTED_EXTREMES``: its digest, smallest and largest
-    # number, which is what a scan of the file returns.
+    # number, which is what a scan of the file returns. ``load_or_scan`` returns the cached result
+    # of an earlier scan, by the name of what is scanned, or scans.
     data = tmp_path / "values.bin"
     # Neither folder exists: both are made for the cache.
     cache = tmp_path / "indices" / "train" / "content.json"
@@ -137,7 +138,7 @@ def test_a_file_is_scanned_again_only_when_it_changed(tmp_path):
         calls.append(1)
         return {"values": EXPECTED_EXTREMES}
 
-    for _ in range(2):
+    for _ in range(2):  # the second time the result is in the cache
         assert load_or_scan(cache, {"values": data}, scan) == {"values": EXPECTED_EXTREMES}
     assert len(calls) == 1
     # Four more scans: another content, another name of what is scanned, a damaged cache, no cache.
@@ -163,7 +164,7 @@ def test_arrays_are_built_once_and_mapped(tmp_path):
         calls.append(1)
         return written_arrays
 
-    for _ in range(2):
+    for _ in range(2):  # the second time the files are there
         arrays = load_or_build_arrays(tmp_path / "cache", build)
         assert [array.tolist() for array in arrays] == [array.tolist() for array in written_arrays]
         assert isinstance(arrays[0], np.memmap)
@@ -238,6 +239,7 @@ def test_document_is_written_atomically(tmp_path):
 def test_document_above_the_size_limit_is_refused(tmp_path, monkeypatch):
     file = tmp_path / "a.json"
     file.write_bytes(b"new")
-    monkeypatch.setattr(documents, "_MAX_BYTES", 2)  # 2 bytes are 0 MiB, rounded
+    # The file has 3 bytes, the limit is 2, which the error states as 0 MiB, rounded.
+    monkeypatch.setattr(documents, "_MAX_BYTES", 2)
     with pytest.raises(ValueError, match="larger than 0 MiB"):
         documents.read_bytes(file)

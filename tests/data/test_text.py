@@ -20,6 +20,7 @@ SEPARATORS = "a\u2028b\u2029c\x85d\x0be\x0cf\x1cg\x1dh\x1ei\rj"
 
 
 def write_raw(tmp_path, content):
+    """Write a file with these bytes; return its path."""
     file = tmp_path / "file"
     file.write_bytes(content)
     return file
@@ -81,6 +82,7 @@ def test_quote_without_end_is_named_by_its_line():
 
 
 def test_sparse_hole_in_a_file_is_not_held_in_memory(tmp_path, monkeypatch):
+    # The longest line that is read at once: 1 KiB here, so that the test is fast.
     monkeypatch.setattr(text, "MAX_LINE_BYTES", 1 << 10)
     file = write_raw(tmp_path, b"a\n")
     os.truncate(file, 1 << 40)  # longer: a TiB of zeros that uses no space

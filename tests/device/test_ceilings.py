@@ -16,8 +16,10 @@ MIB = 1 << 20
 def check_result(device, work):
     """Do the work once, and check that its result is right.
 
-    ``Work`` has ``run``, which does it, and ``fault``, which returns what is wrong with its result;
-    None: nothing.
+    Args:
+        device: on which the work is done.
+        work: a matrix product or a copy. ``run`` does it, ``fault`` returns what is wrong with its
+            result; None: nothing.
     """
     work.run()
     device.synchronize()

@@ -15,6 +15,11 @@ def spawn_ranks(task, vendor, world, tmp_path):
 
     Each rank is a process that calls ``run_task`` of ``support/contract_ranks.py``, which raises an
     error where a number is wrong. The ranks find each other by the file ``rendezvous``.
+
+    Args:
+        task: the name of the task, such as "shard".
+        vendor: of the devices; each rank has one.
+        world: number of ranks.
     """
     if vendor.count() < world:
         pytest.skip(f"{vendor.count()} device here")

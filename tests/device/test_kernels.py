@@ -35,7 +35,13 @@ def compute_loss_and_gradients(
 ) -> list[Tensor]:
     """Return a loss and the gradients of its factors, on the host in 64 bits.
 
+    The loss comes first, then the gradients in the order of ``factors``.
+
     Args:
+        device: where they are computed.
+        precision: "fp32", or a precision of 16 bits, which autocast then uses; ``AUTOCAST_DTYPES``
+            has torch's type of each of these.
+        factors: tensors on the host, of which ``loss_of`` is a function.
         loss_of: computes the loss from the factors on the device.
     """
     placed = [device.place(x.clone()).detach().requires_grad_() for x in factors]

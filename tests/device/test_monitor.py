@@ -89,7 +89,8 @@ def start_rank(vendor: Vendor, rank: int) -> Iterator[subprocess.Popen[str]]:
     """Start a process that opens the device of a rank, and takes memory after a line of input.
 
     ``RANK`` is its script: it prints "opened", reads a line, allocates ``HELD_BYTES``, 512 MiB,
-    prints "held" and keeps the memory until it reads another line.
+    prints "held" and keeps the memory until it reads another line or is killed. The number of ranks
+    that it is told is that of all devices, so that each rank has its own.
     """
     words = [vendor.name, str(rank), str(vendor.count()), str(HELD_BYTES)]
     process = subprocess.Popen(

@@ -62,7 +62,15 @@ def prepare_long_work(device: Device) -> tuple[Callable[[], Any], int]:
 
 
 def time_repeats(device: Device, work: Callable[[], Any], repeats: int) -> tuple[int, int]:
-    """Return the device time and the wall time of some repeats, both in ns."""
+    """Return how long some calls of ``work`` took together, in ns.
+
+    First by the device's marks, one before and one after all calls; then by the host's clock.
+
+    Args:
+        device: that does the work.
+        work: queues a piece of work for the device.
+        repeats: number of calls.
+    """
     device.synchronize()
     started_ns = time.perf_counter_ns()
     start = device.mark()
@@ -89,7 +97,7 @@ def test_times_of_the_pieces_add_up_to_the_whole(device):
     square = device.place(torch.rand(64, 64))
     device.synchronize()
     marks = [device.mark()]
-    for _ in range(50):
+    for _ in range(50):  # 50 short pieces, so that an error of each one adds up
         square = square @ square / 64  # divided by the size, so that numbers do not overflow
         marks.append(device.mark())
     device.synchronize()

@@ -23,13 +23,14 @@ def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     mac = SimpleNamespace(machine=lambda: "arm64", mac_ver=lambda: ("15.5", ("", "", ""), "arm64"))
     monkeypatch.setattr(apple, "platform", mac)
     monkeypatch.setattr(apple, "sys", SimpleNamespace(platform="darwin"))
-    monkeypatch.setattr(apple.os, "geteuid", lambda: 501)
+    monkeypatch.setattr(apple.os, "geteuid", lambda: 501)  # the first user of a Mac; 0 is root
     put_tool(tmp_path, "sysctl", "echo Apple M3 Max")
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     return tmp_path
 
 
 def put_tool(folder: Path, name: str, script: str) -> None:
+    """Write a program ``name`` that runs these commands of the shell."""
     (folder / name).write_text(f"#!/bin/sh\n{script}\n")
     (folder / name).chmod(0o755)
 
@@ -47,7 +48,8 @@ def test_no_device_on_other_systems(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_mac_has_one_device(monkeypatch: pytest.MonkeyPatch) -> None:
     # ``machine`` simulates a Mac with an M3 Max and macOS 15.5, whose user is not root. ``refuse``
     # returns why a recipe cannot run, None if it can. ``vendor_faults`` lists broken rules of the
-    # protocol ``Vendor``.
+    # protocol ``Vendor``. ``rank_memory`` is the memory that a rank can use, None if it is not
+    # known before the device is opened.
     vendor = Apple()
     assert (vendor.count(), vendor.product_names()) == (1, ["Apple M3 Max"])
     assert (vendor.driver_version(), vendor.rank_memory(1)) == ("macOS 15.5", None)

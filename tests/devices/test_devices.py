@@ -75,7 +75,8 @@ class VendorOfType(cpu.Cpu):
 def put_vendors(monkeypatch: pytest.MonkeyPatch, *vendors: cpu.Cpu) -> None:
     """Let these vendors and the CPU be all that there are.
 
-    ``devices`` finds a vendor in the dictionary that ``list_vendors`` returns, by its name.
+    ``devices`` finds a vendor in the dictionary that ``list_vendors`` returns, by its name. All
+    simulated vendors are subclasses of the CPU's.
     """
     vendor_by_name = {vendor.name: vendor for vendor in (*vendors, cpu.Cpu())}
     monkeypatch.setattr(devices, "list_vendors", lambda: vendor_by_name)
@@ -206,7 +207,7 @@ def test_every_vendor_of_this_project_states_what_it_was_tested_on() -> None:
 
 def test_device_that_cannot_be_opened_is_refused_with_the_error_of_torch() -> None:
     # "torch_nowhere" is a module that opening imports and that is not installed, so that Python's
-    # error names it.
+    # error names it. The number of the device and its vendor are arbitrary.
     with pytest.raises(EnvironmentFault, match="torch_nowhere") as caught:
         Accelerator(index=3, vendor="ascend", torch_type="npu", modules=("torch_nowhere",))
     assert caught.value.where == "--device ascend"

@@ -27,11 +27,12 @@ VERSION_2 = (
 
 @pytest.fixture
 def two_max(machine: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Two cards of two tiles each, with the driver xe, and graphics in the processor.
+    """Return a simulated machine with two cards of two tiles each, and graphics in the processor.
 
-    ``VERSION_1`` is a script that answers as xpu-smi 1 did, by recorded outputs. The co-processor
-    and the processor's graphics are no devices to count; "20250302" is the version of the torch for
-    Intel.
+    The folder ``root`` of the machine has the files of its kernel, ``bin`` its programs. 0x8086 is
+    the number of Intel on the PCI bus. ``VERSION_1`` is a script that answers as xpu-smi 1 did, by
+    recorded outputs. The co-processor and the processor's graphics are no devices to count;
+    "20250302" is the version of the torch for Intel.
     """
     root = machine / "root"
     add_pci_card(root, "0000:00:02.0", vendor=0x8086, driver="i915", minor=130)
@@ -54,11 +55,12 @@ def two_max(machine: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_tiles_are_devices_and_their_cards_are_read(two_max: Path) -> None:
+    # ``two_max`` is a machine of two cards with two tiles each. Its monitoring tool, xpu-smi, is a
+    # script that prints recorded answers; that to ``discovery`` has the name of the cards.
     vendor = Intel()
-    assert vendor.count() == 4  # two cards of two tiles each
-    # The recorded answer of the tool to ``discovery`` has this name.
+    assert vendor.count() == 4  # a device for each tile
     assert vendor.product_names() == ["Intel(R) Data Center GPU Max 1550"] * 4
-    # Of four ranks, one on each tile, the number of the tile's card as the tool counts cards.
+    # Of four ranks, one on each tile, the number of the tile's card: xpu-smi counts cards.
     assert vendor.monitored(4) == [0, 0, 1, 1]
 
 
@@ -86,7 +88,8 @@ def test_integrated_graphics_are_used_without_a_discrete_card(
     machine: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # ``machine`` has no cards. This one is at the address of a processor's graphics, 00:02.0, with
-    # their driver i915; its two "gt" are no tiles, so that it is one device.
+    # their driver i915; its two "gt" are no tiles, so that it is one device. 0x8086 is the number
+    # of Intel on the PCI bus, "20250302" a version of the torch for Intel.
     set_torch_build(monkeypatch, xpu="20250302")
     card = add_pci_card(machine / "root", "0000:00:02.0", vendor=0x8086, driver="i915", minor=128)
     for gt in ("gt0", "gt1"):  # the second one decodes videos
@@ -110,7 +113,11 @@ def test_integrated_graphics_are_used_without_a_discrete_card(
 def test_readings_of_each_card_are_joined_with_its_memory(
     two_max: Path, shell: str, readings: list[tuple[float | None, ...]]
 ) -> None:
-    """The tool is a script with the text ``shell``, which prints recorded outputs."""
+    """The monitoring tool, xpu-smi, reports readings and, by ``discovery``, the cards' memory.
+
+    ``two_max`` is a machine with two cards. The tool there is a script with the text ``shell``,
+    which prints recorded outputs of version 1 or 2.
+    """
     install_tool(two_max / "bin", "xpu-smi", shell)
     monitor = Intel().monitor()
     assert monitor.name == "xpu-smi"
@@ -126,5 +133,5 @@ def test_readings_of_each_card_are_joined_with_its_memory(
             )
             for sample in samples
         ] == readings
-        # As the recorded answer to ``discovery`` has it.
+        # 128 GiB of each card, as the recorded answer to ``discovery`` has it.
         assert [sample.memory_total_bytes for sample in samples] == [128 << 30] * 2

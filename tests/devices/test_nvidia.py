@@ -102,6 +102,8 @@ def test_vendor_answers_questions_of_planning(
 ) -> None:
     # ``vendor`` has a torch and a driver that fit each other. ``refuse`` returns why a recipe
     # cannot run, None if it can; ``counts_cores`` is True only for a CPU, whose ranks share cores.
+    # ``rank_memory`` is the free memory of a rank's device, ``occupants`` are the processes that
+    # use it. ``PROC`` is the folder where the kernel module states the driver's version.
     put_cards(monkeypatch, FakeCard("NVIDIA H200"))
     (tmp_path / "version").write_text("NVRM version: NVIDIA UNIX Kernel Module  550.54.15  Tue\n")
     monkeypatch.setattr(driver, "PROC", tmp_path)
@@ -109,7 +111,7 @@ def test_vendor_answers_questions_of_planning(
     assert (vendor.count(), vendor.counts_cores) == (1, False)
     assert vendor.refuse(Recipe(), nproc=1) is None
     assert vendor.driver_version() == "550.54.15"
-    monkeypatch.setitem(sys.modules, "pynvml", None)  # only the management library knows
+    monkeypatch.setitem(sys.modules, "pynvml", None)  # without the library that knows both
     assert (vendor.rank_memory(1), vendor.occupants(1)) == (None, [])
     (tmp_path / "version").unlink()
     assert vendor.driver_version() is None
@@ -134,6 +136,7 @@ def test_mig_slice_has_its_own_memory_and_one_rank(
     vendor: nvidia.Nvidia, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # ``SLICE`` has a name that ends in "MIG 1g.10gb" and 10 GiB of memory, the card around it 80.
+    # ``refuse`` returns why a recipe cannot run, None if it can.
     put_cards(monkeypatch, FakeCard(slices=[SLICE]))
     assert vendor.product_names() == [f"{H100} MIG 1g.10gb"]
     assert vendor.rank_memory(1) == RankMemory(10 * GIB)
@@ -174,7 +177,13 @@ def test_rank_memory_excludes_memory_of_other_processes(
 
 
 def make_device(capability: tuple[int, int]) -> nvidia.NvidiaDevice:
-    """Return a device of this compute capability, although torch has no card here."""
+    """Return a device of this compute capability, although torch has no card here.
+
+    Its torch is simulated: it has just the functions that setting a precision calls.
+
+    Args:
+        capability: major and minor number, such as (9, 0) of an H100.
+    """
     device = object.__new__(nvidia.NvidiaDevice)  # without its constructor, which opens the card
     device.index = 0
     device._torch = SimpleNamespace(
@@ -208,7 +217,7 @@ def test_a_cuda_device_refuses_a_precision_it_would_emulate(
     capability: tuple[int, int], precision: str, fix: str | None
 ) -> None:
     device = make_device(capability)
-    if fix is None:
+    if fix is None:  # the precision is set, and the device's flags are returned
         assert device.set_precision(precision)["deterministic"] is False
         return
     with pytest.raises(EnvironmentFault, match=f"does not support precision={precision}") as caught:
@@ -237,7 +246,7 @@ def test_precision_overridden_by_the_environment_is_refused(
     fix: str | None,
 ) -> None:
     monkeypatch.setenv("NVIDIA_TF32_OVERRIDE", override)
-    device = make_device((9, 0))
+    device = make_device((9, 0))  # the compute capability of an H100, which has all precisions
     refusal = vendor.refuse(Recipe(precision=precision), nproc=1)
     if fix is None:
         assert refusal is None

@@ -33,7 +33,8 @@ def test_throttle_reasons_have_names_and_idle_is_not_one(
     monkeypatch: pytest.MonkeyPatch, mask: int, reasons: tuple[str, ...]
 ) -> None:
     # Bits by value: 0x2 set_clocks, 0x4 power_cap, 0x8 hardware_slowdown, 0x10 sync_boost, 0x20
-    # thermal, 0x40 hardware_thermal, 0x80 power_brake, 0x100 display_clocks.
+    # thermal, 0x40 hardware_thermal, 0x80 power_brake, 0x100 display_clocks. ``put_cards`` lets the
+    # library NVML, which the monitor reads, report this card.
     put_cards(monkeypatch, FakeCard(events=mask))
     assert NvmlMonitor().read()[0].throttle_reasons == reasons
 
@@ -113,7 +114,8 @@ def test_last_fault_of_each_card_is_reported_until_a_newer_one(
 def test_lost_card_has_no_readings_and_others_are_still_read(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    # ``lost``: the card does not answer any more. If no card answers, reading is an error.
+    # ``lost``: the card does not answer any more. If no card answers, reading is an error. ``H100``
+    # is the name of every ``FakeCard``.
     put_cards(monkeypatch, FakeCard(), FakeCard(lost=True), FakeCard(uuid="GPU-3"))
     samples = NvmlMonitor().read()
     assert samples[1].known_fields() == {"index": 1}
@@ -128,7 +130,7 @@ def test_lost_card_has_no_readings_and_others_are_still_read(
 def test_ranks_cards_are_found_by_their_bus(
     vendor: nvidia.Nvidia, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """CUDA shows the process the third card and then the first one."""
+    """CUDA shows the process the third card and then the first one, which is ``seen``."""
     cards = [FakeCard(uuid=f"GPU-{name}") for name in "abc"]
     put_cards(monkeypatch, *cards, seen=[cards[2], cards[0]])
     # For each rank of a machine with so many, the number of its card as the monitor counts all
@@ -141,6 +143,9 @@ def test_ranks_cards_are_found_by_their_bus(
 def test_power_limit_persistence_and_ecc_are_read_for_each_visible_card(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    # Without arguments a ``FakeCard`` has a power limit of 700 W, which is also the default limit,
+    # persistence and ECC; None: the card does not support it. ``seen`` are the cards as CUDA shows
+    # them to the process, in this order; ``index`` is the number of a card among all.
     cards = (
         FakeCard(),
         FakeCard(uuid="GPU-2", power_limit_mw=500_000, persistence=0, ecc_mode=0, mig_mode=1),

@@ -35,7 +35,10 @@ BOTH = pytest.mark.parametrize(("vendor", "pci_vendor"), [(Amd(), AMD), (Hygon()
 def two_mi100(machine: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Two cards whose order differs between KFD, the kernel's list, and the tool; a processor.
 
-    Ranks have the devices in KFD's order: device 0 has the bus a3, device 1 the bus 83.
+    Ranks have the devices in KFD's order: device 0 has the bus a3, device 1 the bus 83. The tool,
+    amd-smi, is a script that lists the bus 83 first. ``AMD`` is the vendor's number on the PCI bus;
+    a minor number is that of a device's file in /dev/dri. The folder ``root`` of the machine has
+    the files of its kernel, ``bin`` its programs.
     """
     root = machine / "root"
     add_kfd_node(root, 0, vendor=0)  # the processor
@@ -77,6 +80,8 @@ def test_vendors_are_distinguished_by_their_pci_id(
 
 
 def test_devices_are_mapped_to_tool_numbers_by_their_ids(two_mi100: Path) -> None:
+    # ``two_mi100`` has two cards of 32752 MB, of which 6 are used; their order for ranks is that of
+    # the kernel.
     vendor = Amd()
     assert vendor.count() == 2
     assert vendor.product_names() == ["Arcturus GL-XL [Instinct MI100]"] * 2
@@ -86,7 +91,7 @@ def test_devices_are_mapped_to_tool_numbers_by_their_ids(two_mi100: Path) -> Non
     memory = vendor.rank_memory(2)
     assert memory is not None
     assert memory.rank_bytes == (32752 - 6) << 20  # MiB of the card, less those in use
-    assert vendor.driver_version() == "6.10.5"
+    assert vendor.driver_version() == "6.10.5"  # as the kernel module of the machine states it
 
 
 @pytest.mark.parametrize(
@@ -244,8 +249,8 @@ def test_tool_is_asked_for_names_once(machine: Path) -> None:
 def test_hygon_reads_json_and_the_newer_modules_version(
     machine: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # The tool prints an output of ``RECORDED``, in which the card's name is "DCU xxxx". Its id
-    # there is that of the card that is added to KFD, the kernel's list of devices.
+    # The tool, hy-smi, prints an output of ``RECORDED``, in which the card's name is "DCU xxxx".
+    # The id there is that of the card that is added to KFD, the kernel's list of devices.
     root = machine / "root"
     set_torch_build(monkeypatch, hip="6.3")
     add_kfd_node(root, 1, vendor=HYGON, minor=128, bus=0x09, unique_id=0x5E6F708192A3B4C5)
