@@ -89,7 +89,12 @@ class Sections:
         self.modules[name] = f"injected_{name}"
 
     def build_arguments(self, *more: str, size: str = "tiny") -> list[str]:
-        """Return the words of the command line."""
+        """Return the words of the command line.
+
+        Args:
+            more: further options, such as ``--restart``.
+            size: of the benchmark; ``tiny`` is the smallest.
+        """
         return [
             *("--device", "cpu"),
             *("--size", size),
@@ -261,7 +266,16 @@ def run(card):
 
 
 def measure_briefly(sections: Sections, *more: str, clock: Callable[[], float]) -> int:
-    """Measure the sections of the test within ten minutes of ``clock``, with no other limit."""
+    """Measure the sections of the test within ten minutes of ``clock``, with no other limit.
+
+    Args:
+        sections: the benchmark of the test with its sections, each by name.
+        more: further options of the command line.
+        clock: returns the time in seconds; it decides how much of the budget is left.
+
+    Returns:
+        The exit code of the command: 0, or 1 if a section failed or was not run.
+    """
     names = " ".join(sections.modules)
     args = sections.build_arguments("--budget", "10m", "--sections", names, *more)
     return command.main(args, sections.modules, limit_s=NEVER_S, clock=clock)
@@ -270,7 +284,9 @@ def measure_briefly(sections: Sections, *more: str, clock: Callable[[], float]) 
 def test_sections_share_the_remaining_budget() -> None:
     """``section_s`` returns the seconds that a section may take.
 
-    Its arguments are the name of the section and the names of all sections after it.
+    Its arguments are the name of the section and the names of all sections after it. The budget of
+    600 s begins at 100 s by a fake clock, and no section may have more than 480 s (``limit_s``).
+    ``BRIEF_SHARES`` has the share of each section in a budget.
     """
     now_s = 100.0
     budget = command.Budget(seconds=600.0, limit_s=480.0, start_s=100.0, clock=lambda: now_s)
@@ -335,6 +351,10 @@ def run(card):
 def test_start_time_of_a_process_counts_as_time_of_its_section(
     sections: Sections, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """The section reports as its figure when it must end, as its card says, and does nothing else.
+
+    ``run`` executes it in a process of its own, which may take 100 s (``limit_s``).
+    """
     sections.add(
         "first",
         """
@@ -364,7 +384,10 @@ def run(card):
 def test_a_device_that_computes_nothing_fails_every_section(
     sections: Sections, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The section itself meets its bar; the facts about the card say that it does not compute."""
+    """The section itself meets its bar; the facts about the card say that it does not compute.
+
+    ``GOOD`` and ``FACTS`` are the sources of such a section and of the module that reads the facts.
+    """
     sections.add("good", GOOD)
     sections.add("hollow_facts", FACTS.replace("computes=True", "computes=False"))
     monkeypatch.setattr(command, "FACTS", sections.modules.pop("hollow_facts"))

@@ -27,10 +27,16 @@ SMALL = GptRecipe(
 def make_measured_speed(
     product_name: str, seconds: float, peak_flops: float | None = None
 ) -> Measured:
-    """Return three rounds of equal steps; ``peak_flops`` None: the card's peak is not known."""
+    """Return what was measured in three rounds of equal steps of our own variant.
+
+    Args:
+        product_name: of the card.
+        seconds: of a step, which trains 96 samples.
+        peak_flops: the card's published FLOP/s; None: not known.
+    """
     return Measured(
         seconds={"ours": [seconds] * 3},
-        peak_bytes={"ours": 1},
+        peak_bytes={"ours": 1},  # any number: speeds do not depend on it
         matmul=[1e12] * 3,  # FLOP/s of matmuls in each round
         flops=9e11,  # of a step
         units={"samples": 96},  # that a step trains

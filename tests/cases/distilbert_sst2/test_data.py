@@ -36,6 +36,12 @@ UNUSUAL_TEXTS = [
 
 
 def write_split(folder, split, sentences, labels):
+    """Write a split of a data folder in parquet form, which has a file for each split.
+
+    Args:
+        split: ``train`` or ``validation``.
+        sentences, labels: of its rows, with one element for each.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     table = pa.table({"sentence": sentences, "label": labels})
     pq.write_table(table, folder / f"{split}.parquet")
@@ -52,7 +58,13 @@ def folder(tmp_path):
 
 
 def read_fault(folder, recipe=REAL):
-    """Return the error of the check as text; it must name a place and a fix."""
+    """Return the error of the check as text; it must name a place and a fix.
+
+    Args:
+        folder: a data folder with a fault.
+        recipe: that would train on it; ``REAL``: on data that were not generated, from random
+            weights.
+    """
     with pytest.raises(DataError) as caught:
         data.check(folder, recipe)
     assert caught.value.where
@@ -61,6 +73,11 @@ def read_fault(folder, recipe=REAL):
 
 
 def test_generated_data_is_deterministic_and_passes_the_check(tmp_path):
+    """The data of the tiny recipe are generated twice, and must be equal.
+
+    The facts of a check are the numbers of rows, how the files are laid out, the best accuracy that
+    the labels allow, whether an accuracy is comparable with published ones, and an id of the data.
+    """
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
         data.generate(tmp_path / name, TINY)
@@ -298,7 +315,11 @@ SEPARATED = "one\u2028two\u2029three\x85four\x0bfive\x0csix\x1cseven\reight"
 
 
 def test_tsv_with_byte_order_mark_and_crlf_is_read_and_only_line_ends_split_rows(tmp_path):
-    """Copies of SST-2 that a spreadsheet saved begin with the mark; quotes stay characters."""
+    """Copies of SST-2 that a spreadsheet saved begin with the mark; quotes stay characters.
+
+    Both splits have the same two rows. ``prepare`` writes a folder next to this one, which a run
+    can read; ``print`` shows its progress.
+    """
     generated.write_model_folder(tmp_path / "model")
     # ``SEPARATED`` has all other characters at which ``str.splitlines`` splits.
     rows = ["sentence\tlabel", f"{SEPARATED}\t1", '"quoted at the start only\t0', ""]
@@ -354,6 +375,11 @@ def test_parquet_labels_of_another_type_are_read_as_integers(folder, labels):
 
 
 def test_parquet_tsv_and_npz_hold_the_same_rows(tmp_path):
+    """The same texts are written as parquet and as tsv; ``prepare`` makes npz of the tsv files.
+
+    Both splits have all of ``UNUSUAL_TEXTS``, with the labels 0 and 1 in turn. 64 tokens
+    (``seq_length``) cut some of them, in the same way in each layout.
+    """
     labels = [row % 2 for row in range(len(UNUSUAL_TEXTS))]
     (tmp_path / "tsv" / "data").mkdir(parents=True)
     # SST-2 calls the validation file dev.tsv.

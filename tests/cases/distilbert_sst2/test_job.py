@@ -60,7 +60,14 @@ def disable_dropout(loaded_data):
 
 
 def build(folder, loaded_data, *, rows=160, **changes):
-    """Build the job on one rank with the first ``rows`` training rows; ``changes`` are to TINY."""
+    """Build the job of the tiny recipe on one rank, a CPU.
+
+    Args:
+        folder: of the data.
+        loaded_data: what ``data.load`` has read from it.
+        rows: number of training rows that are used, the first ones; 160 are 20 micro-batches of 8.
+        changes: to fields of the recipe.
+    """
     recipe = replace(TINY, **changes)
     small = replace(loaded_data, train=select_first_rows(loaded_data.train, rows))
     context = JobContext(
@@ -81,7 +88,10 @@ def test_the_base_model_has_the_published_number_of_parameters():
 
 
 def test_weight_decay_excludes_biases_and_norms(folder, loaded_data):
-    """All matrices are decayed, all vectors (biases and norms) are not."""
+    """All matrices are decayed, all vectors (biases and norms) are not.
+
+    ``group_parameters`` returns the groups of the optimizer; 0.01 is the decay that it is given.
+    """
     model = build(folder, loaded_data).model
     decayed, plain = group_parameters(model, 0.01)
     assert decayed["weight_decay"] == 0.01

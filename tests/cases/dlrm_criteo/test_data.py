@@ -96,7 +96,11 @@ def spec(tmp_path):
 
 
 def read_fault(act, *arguments):
-    """Return the error of ``act(*arguments)``; it must name a place, a rule and a fix."""
+    """Return the error of ``act(*arguments)``; it must name a place, a rule and a fix.
+
+    Args:
+        act: the function that must refuse its arguments, such as ``data.check``.
+    """
     with pytest.raises(DataError) as caught:
         act(*arguments)
     error = caught.value
@@ -224,7 +228,16 @@ def test_file_whose_rows_are_no_multiple_of_the_block_is_read_whole(tmp_path):
 def test_a_value_outside_its_range_is_named(  # noqa: PLR0917
     spec, tmp_path, split, index, file_index, use_first_bad_value, rows_per_block
 ):
-    # ``index``: which value of the file becomes a bad one; a file of the test split has 7 rows.
+    """One value of valid click data becomes a bad one: both the check and a run name it.
+
+    Args:
+        spec: describes the files, which the fixture has written to ``tmp_path``.
+        split: of the file.
+        index: which value of the file becomes a bad one; a file of the test split has 7 rows.
+        file_index: which of the five files of the split: labels, numbers, or one of three tables.
+        use_first_bad_value: which of two bad values it becomes.
+        rows_per_block: decides in which block of the file, as it is read, the value is.
+    """
     # The files of a split, each with the type of its rows: labels, numbers, and three tables.
     file, row_type = list(spec.get_row_types(split).items())[file_index]
     before = file.read_bytes()
@@ -251,6 +264,10 @@ def test_a_value_outside_its_range_is_named(  # noqa: PLR0917
 
 
 def test_split_with_a_single_label_is_refused(spec, tmp_path):
+    """An AUC compares clicked rows with others, so a split needs both.
+
+    The fixture wrote valid data. Here all labels of the test split become 0: no row is clicked.
+    """
     file = spec.files["test"].label
     np.zeros(ROWS["test"], bool).tofile(file)
     error = read_fault(data.check, tmp_path, REAL)
@@ -372,6 +389,11 @@ def small_generated_splits(monkeypatch):
 
 @pytest.mark.usefixtures("small_generated_splits")
 def test_generated_clicks_depend_only_on_the_seed(tmp_path):
+    """Data are generated three times: twice with the seed 7, and once with 8.
+
+    The files of a folder are compared by name. The recipe has only the fields that ``generate``
+    reads.
+    """
     folders = [tmp_path / name for name in ("one", "again", "other")]
     for folder, seed in zip(folders, (7, 7, 8), strict=True):
         folder.mkdir()
@@ -387,6 +409,11 @@ def test_generated_clicks_depend_only_on_the_seed(tmp_path):
 
 @pytest.mark.usefixtures("small_generated_splits")
 def test_generated_clicks_are_written_as_drawn_with_the_best_auc_they_allow(tmp_path):
+    """The files on disk hold the rows that ``draw_rows`` draws from the same seed, 7.
+
+    The fixture limits them to 1,000 training rows and 300 test rows. Clicks are drawn with chances
+    that each row's ``log_odds`` give, so not even these score an AUC of 1.
+    """
     recipe = SimpleNamespace(data="generated", seed=7)
     generated.generate(tmp_path, recipe)
     spec = read_spec(tmp_path)

@@ -28,7 +28,7 @@ def make_rank_events(
     """Return a rank's events: a window of two steps of 1 s; the first waits 0.1 s for input.
 
     Args:
-        samples: of each step.
+        samples: of each step; the whole window has 8e8 FLOPs, whatever their number.
         job: facts of the case's job that the figures need.
         parts_ns: time of each part of the step, in the whole window.
     """

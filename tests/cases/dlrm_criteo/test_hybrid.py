@@ -178,7 +178,12 @@ class Echo:
         self.notes = notes
 
     def __call__(self, received: torch.Tensor, sent: torch.Tensor, *_: Any, **__: Any) -> Echo:
-        """Stand for an asynchronous ``all_to_all_single``, and for the handle that it returns."""
+        """Stand for an asynchronous ``all_to_all_single``, and for the handle that it returns.
+
+        Args:
+            received: the tensor to fill, which ``wait`` does.
+            sent: what the rank sends, here to itself.
+        """
         self.notes.append("begin")
         self.received, self.sent = received, sent
         return self

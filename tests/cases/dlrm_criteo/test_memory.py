@@ -43,8 +43,11 @@ def measure_and_predict_peak(
     The prediction is a lower bound, so the smallest peak of the ``steps`` is returned.
 
     Args:
+        recipe: of the case; ``folder`` has its data.
+        steps: number of steps that are measured.
         context_fields: fields of the ``JobContext``: rank, world_size and device.
     """
+    # 1 GiB: enough for the tables of any test; the peak is measured and does not depend on it.
     context = JobContext(recipe, folder, memory=RankMemory(GIB), **context_fields)
     module = cases.import_part("dlrm_criteo", "job")
     loaded = module.load_data(context)

@@ -30,6 +30,7 @@ class PlainDlrm(nn.Module):
     """The reference: one EmbeddingBag per table, pairs by index, copied layers of ``model``."""
 
     def __init__(self, model: Dlrm, tables: FusedTables) -> None:
+        """Make the reference of ``model`` and its ``tables``, with copies of their weights."""
         super().__init__()
         self.bags = nn.ModuleList(
             nn.EmbeddingBag.from_pretrained(part.clone(), freeze=False, mode="sum")
@@ -53,6 +54,12 @@ class PlainDlrm(nn.Module):
         return copy
 
     def forward(self, numerical: Tensor, ids: Tensor) -> Tensor:
+        """Return a logit for each sample.
+
+        Args:
+            numerical: the numbers of each sample, of shape (samples, 13).
+            ids: for each table a row of the samples' categories.
+        """
         dense = self.bottom(numerical)
         embeddings = [bag(row[:, None]) for bag, row in zip(self.bags, ids, strict=True)]
         vectors = torch.stack([dense, *embeddings], 1)
@@ -64,7 +71,10 @@ class PlainDlrm(nn.Module):
 
 
 def make_batch(number: int, size: int = BATCH) -> tuple[Tensor, Tensor, Tensor]:
-    """Return numerical (size, 13), labels (size,), ids (tables, size); ``number`` is the seed."""
+    """Return numerical (size, 13), labels (size,), ids (tables, size); ``number`` is the seed.
+
+    About 30% of the labels are 1. ``CARDINALITIES`` has the number of rows of each table.
+    """
     generator = torch.Generator().manual_seed(number)
     numerical = torch.rand(size, 13, generator=generator)
     labels = (torch.rand(size, generator=generator) < 0.3).float()
@@ -202,7 +212,10 @@ class MemoryWithoutHugePages(mmap.mmap):
 
 
 def test_tables_are_built_on_a_kernel_without_huge_pages(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tables ask for huge pages with ``madvise``, which here raises an error; they do without."""
+    """Tables ask for huge pages with ``madvise``, which here raises an error; they do without.
+
+    Two tables have 5 and 7 rows of 4 numbers, whose initial values follow from the seed.
+    """
     expected = FusedTables((5, 7), 4, seed=3).weight
     monkeypatch.setattr(mmap, "mmap", MemoryWithoutHugePages)
     assert torch.equal(FusedTables((5, 7), 4, seed=3).weight, expected)
@@ -230,6 +243,10 @@ def count_unpadded_flops(num_tables: int, bottom: list[int], top: list[int], sam
     """Count the FLOPs of a training step of plain layers and products, without padding.
 
     Tensors of the device ``meta`` have shapes but no values: nothing is computed.
+
+    Args:
+        num_tables: each gives a vector of a sample, as wide as the last of the bottom layers.
+        bottom, top: widths of the layers before and after the products of pairs of vectors.
     """
 
     def make_layers(sizes: list[int]) -> nn.Sequential:
@@ -277,6 +294,10 @@ def test_model_flops_are_those_of_an_unpadded_model(
     ).filter(lambda rows: 0 < sum(label for _, label in rows) < len(rows))
 )
 def test_auc_is_the_share_of_correctly_ordered_pairs(rows: list[tuple[float, int]]) -> None:
+    """``rows`` are pairs of a score and a label, with both labels among them, 0 and 1.
+
+    A pair of rows with different labels is in order if the one with label 1 has the higher score.
+    """
     scores, labels = [score for score, _ in rows], [label for _, label in rows]
     auc = compute_roc_auc(np.array(scores, np.float32), np.array(labels, np.float32))
     assert auc == pytest.approx(compute_auc_by_pairs(scores, labels), abs=1e-12)

@@ -13,7 +13,7 @@ tables = st.lists(st.integers(1, 60), min_size=1, max_size=12)
 
 
 def count_owners(placement: Placement) -> list[list[int]]:
-    """Count the owners of each row of each table."""
+    """Return by table, for each of its rows, the number of ranks that hold it."""
     counts = [[0] * rows for rows in placement.cardinalities]
     for parts in placement.parts:
         for part in parts:
@@ -48,6 +48,11 @@ def test_every_row_has_one_owner_within_the_budget(
 
 
 def test_table_larger_than_a_rank_is_split_evenly_over_few_ranks() -> None:
+    """Three tables of 50, 5 and 4 rows are placed on four ranks, which train together.
+
+    ``DIM``, 4, is the number of float32 in a row. ``list_tables`` returns the numbers of the tables
+    of which a rank holds rows.
+    """
     # Each rank has memory for 30 rows; the first table has 50.
     placement = place_tables(
         make_rank_memory(30, DIM), cardinalities=[50, 5, 4], dim=DIM, world_size=4

@@ -117,7 +117,11 @@ def read_files(folder, suffix=".bin"):
 
 
 def run_prepare(raw, data, **options):
-    """Prepare ``raw`` into ``data`` with two workers; return the lines of progress."""
+    """Prepare the logs in ``raw`` into the new folder ``data``; return the lines of progress.
+
+    ``options`` are further arguments of ``prepare``. ``workers``, threads that read logs, are two
+    unless they name another number.
+    """
     progress_lines = []
     prepare(raw, data, progress_lines.append, **{"workers": 2, **options})
     return progress_lines
@@ -131,7 +135,10 @@ SPLITS = {"train": shuffle_rows(DAYS[:2]), **SPLITS_OF_LAST_DAY}
 
 @pytest.fixture
 def raw_days(tmp_path):
-    """Write three days of logs, plain, gzipped and plain, and a file that is no log."""
+    """Write three days of logs, plain, gzipped and plain, and a file that is no log.
+
+    ``DAYS`` has the rows of each: 700, 300 and 401. The folder ``raw`` is returned.
+    """
     raw = tmp_path / "raw"
     raw.mkdir()
     (raw / "day_0").write_bytes(join_rows(DAYS[0]))
@@ -202,8 +209,9 @@ def test_compressed_logs_give_the_same_bytes(raw_days, tmp_path):
 def test_error_names_the_earlier_of_two_faulty_logs_that_are_read_at_the_same_time(
     raw_days, tmp_path
 ):
-    # Two faults: a number of day_1 (row 137, counted from 0), and a day_2 that ends in its gzip
-    # header.
+    # ``FAULTS`` has by name what is done to the fields of a row, and the error of it. Three workers
+    # read the three logs at once. Two are faulty: day_1 has a wrong number in row 137, counted from
+    # 0, and day_2 ends in its gzip header.
     make_number_faulty, _error = FAULTS["number"]
     (raw_days / "day_1.gz").write_bytes(gzip.compress(break_row(137, make_number_faulty)))
     (raw_days / "day_2").unlink()
@@ -340,7 +348,12 @@ def test_prepared_bytes_do_not_depend_on_batches_groups_or_threads(
 
 
 def break_row(position, change):
-    """Return the log of the second day with ``change`` applied to row ``position``, from 0."""
+    """Return the log of the second day, as bytes, with a changed row.
+
+    Args:
+        position: of the row, from 0.
+        change: edits the list of its fields in place.
+    """
     rows = [list(fields) for fields in DAYS[1]]
     change(rows[position])
     return join_rows(rows)
@@ -374,7 +387,12 @@ def test_a_faulty_row_is_named_by_file_and_row(raw_days, tmp_path, small_batches
 
 
 def read_refusal(raw_days, data):
-    """Return the text of the error of ``prepare``; it must leave no output."""
+    """Return the text of the error of ``prepare``; it must leave no output.
+
+    Args:
+        raw_days: the folder of logs, one of which is damaged.
+        data: the folder that would be written.
+    """
     with pytest.raises(DataError) as caught:
         run_prepare(raw_days, data)
     assert caught.value.rule
@@ -473,6 +491,8 @@ def test_preparation_restarts_without_its_scratch_database(raw_days, tmp_path):
     """The database of an interrupted call is lost; finished stages are then repeated."""
 
     class Stopping(Reporter):
+        """Shows progress; interrupts the call at its last stage, after all logs are encoded."""
+
         def begin(self, stage, total, done=0):
             if stage == "writing rows":
                 raise KeyboardInterrupt

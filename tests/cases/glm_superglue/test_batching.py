@@ -29,7 +29,14 @@ class Held(Examples):
 
 
 def make_sequence(ids, separator, target_ids, *, correct=False):
-    """Return a sequence whose answer begins at ``separator`` and fills the gap at position 1."""
+    """Return a sequence: a context with a gap at position 1, and a candidate that may fill it.
+
+    Args:
+        ids: of all tokens, of the context and then of the candidate.
+        separator: index of the candidate's first token.
+        target_ids: the token that is to be predicted at each token of the candidate.
+        correct: whether the candidate is a right answer.
+    """
     # Each token of the answer block is scored.
     rows = np.arange(separator, separator + len(target_ids))
     blocks = np.maximum(np.arange(len(ids)) - separator + 1, 0)
@@ -156,7 +163,11 @@ def test_parts_of_a_batch_hold_each_sequence_once_with_its_targets(max_sequences
 
 
 def make_sharding(rows, *, micro=4, accumulate=1, world=1, rank=0, seed=1):
-    """Return the sharding of ``rows`` samples; the arguments are short names for its fields."""
+    """Return the sharding of ``rows`` samples; the arguments are short names for its fields.
+
+    A sharding tells which samples a rank trains, in which order, which the seed decides, and in
+    which micro-batches; ``accumulate`` of them are a step.
+    """
     return Sharding(
         num_rows=rows,
         micro_batch_size=micro,
@@ -176,12 +187,20 @@ def make_sharding(rows, *, micro=4, accumulate=1, world=1, rank=0, seed=1):
 def test_each_sample_occurs_once_and_groups_hold_similar_numbers_of_candidates(
     choices, micro, accumulate, world
 ):
+    """``order_by_choices`` orders samples so that those of a group cost about the same.
+
+    Args:
+        choices: number of candidates of each sample.
+        micro: samples of a micro-batch.
+        accumulate: micro-batches of a rank in a step.
+        world: number of ranks.
+    """
     num_choices = np.array(choices)
     ranks = [
         make_sharding(len(choices), micro=micro, accumulate=accumulate, world=world, rank=rank)
         for rank in range(world)
     ]
-    order = order_by_choices(num_choices, ranks[0], 0)
+    order = order_by_choices(num_choices, ranks[0], 0)  # of the first epoch, 0
     assert sorted(order.tolist()) == list(range(len(choices)))
     parts = [list(rank.micro_batches(0, order=order)) for rank in ranks]
     # Number of micro-batches that each rank has in full steps. The samples of a shorter last step

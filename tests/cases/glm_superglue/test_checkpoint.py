@@ -32,6 +32,8 @@ def write_checkpoint(folder: Path, content: Any, iteration: str = "250000") -> P
     """Write a checkpoint in the layout of the original; return its file.
 
     Args:
+        folder: gets the file ``LATEST`` and the subfolder.
+        content: of the file: a dictionary with the weights under ``module``.
         iteration: name of the subfolder, which the file ``LATEST`` names.
     """
     file = folder / iteration / WEIGHTS_FILE

@@ -32,16 +32,24 @@ TEXT = "Anna Berg was born in Rome.\n@highlight\nBorisov and Cole"
 
 
 def make_span(text, name, after=0):
+    """Return where ``name`` is in ``text``, from position ``after`` on; ``end`` is inclusive."""
     first = text.index(name, after)
     return {"start": first, "end": first + len(name) - 1}
 
 
 def make_question(query="@placeholder was born", *answers):
+    """Return a question of ReCoRD with its right answers, by default "Anna Berg" alone."""
     return {"query": query, "answers": [{"text": text} for text in answers or ("Anna Berg",)]}
 
 
 def make_line(*questions, text=TEXT, names=("Anna Berg", "Rome", "Borisov", "Cole")):
-    """Return a line of ReCoRD: a passage with the entities ``names``, and its questions."""
+    """Return a line of ReCoRD: a passage with the entities ``names``, and its questions.
+
+    Args:
+        questions: from ``make_question``; none: its default, "@placeholder was born", whose right
+            answer is "Anna Berg".
+        text: of the passage; by default it has the four names.
+    """
     return {
         "source": "test",
         "passage": {"text": text, "entities": [make_span(text, name) for name in names]},
@@ -70,11 +78,15 @@ def write_folder(folder, train=None, val=None, words=WORDS):
 
 
 def encode_words(text):
+    """Return the ids of words of the vocabulary, which are separated by spaces."""
     return [IDS[word] for word in text.split()]
 
 
 def read_fault(folder, recipe=RECIPE):
-    """Return the error of the check as text, with DIR for the folder."""
+    """Return the error of the check as text, with DIR for the folder.
+
+    ``RECIPE``, the default, has sequences of 24 tokens.
+    """
     with pytest.raises(DataError) as caught:
         data.check(folder, recipe)
     return str(caught.value).replace(str(folder), "DIR")
@@ -190,6 +202,11 @@ def test_training_sample_has_one_right_answer_and_drawn_wrong_entities(tmp_path)
 
 
 def test_evaluation_scores_all_entities_and_accepts_every_right_answer(tmp_path):
+    """The passage has four entities and two questions; each entity is a candidate of both.
+
+    ``num_choices`` has the number of candidates of each question; ``build_sequences`` returns a
+    sequence for each of them, whose targets are the tokens of the name.
+    """
     # The first question has two right answers, one of them listed twice; the second has Anna Berg
     # alone.
     two_answers = make_question("@placeholder was born", "Rome", "Anna Berg", "Rome")

@@ -21,7 +21,10 @@ FILES = {"train": "train_hdf5/train_sparse.hdf5", "validation": "eval_hdf5/eval_
 
 @pytest.fixture
 def splits(tmp_path, monkeypatch):
-    """Return 12 training and 8 validation samples, generated and read from text."""
+    """Return 12 training and 8 validation samples, generated and read from text.
+
+    Each of as many passages (``PASSAGES``) has one question with one right answer.
+    """
     (tmp_path / "text").mkdir()
     monkeypatch.setattr(generated, "PASSAGES", {"train": 12, "val": 8})
     generated.generate(tmp_path / "text", TINY)
@@ -103,7 +106,13 @@ def test_longer_sequences_and_damaged_files_are_refused(folder):
 
 
 def change_array(folder, name, edit, split="validation"):
-    """Replace an array of a file by what ``edit`` makes of it; return the file."""
+    """Replace an array of a file by what ``edit`` makes of it; return the file.
+
+    Args:
+        folder: with the file of each split, at any depth.
+        name: of the matrix and its array, such as ``text/data``.
+        edit: takes the array and returns another one.
+    """
     file = next(folder.rglob(FILES[split]))
     with h5py.File(file, "r+") as opened:
         array = opened[name][()]
@@ -246,6 +255,7 @@ def test_a_plain_data_set_with_other_dimensions_is_refused(folder, name, shape, 
 
 
 def test_error_of_a_missing_matrix_names_it_and_the_cause(folder):
+    """``folder`` has valid files; ``target``, the tokens to predict, is removed from one."""
     file = next(folder.rglob(FILES["validation"]))
     with h5py.File(file, "r+") as opened:
         del opened["target"]
@@ -256,6 +266,10 @@ def test_error_of_a_missing_matrix_names_it_and_the_cause(folder):
 
 
 def test_files_with_other_numbers_of_sequences_are_refused(folder):
+    """The matrices of sequences must have the same number of rows; the fixture folder is valid.
+
+    A sample has several sequences, one for each candidate, so there are fewer samples.
+    """
     file = next(folder.rglob(FILES["train"]))
     with h5py.File(file, "r+") as opened:
         del opened["target"]
