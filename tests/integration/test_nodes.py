@@ -178,7 +178,7 @@ class Killing(Here):
 def test_a_killed_node_leaves_no_process_and_a_partial_record(run_two_nodes: Any) -> None:
     """``Killing`` is a launcher that kills the process of node 1 as soon as its rank trains.
 
-    A record whose run did not end is labelled "partial".
+    A record of a training that was cut off is labelled "partial".
     """
     launcher = Killing()
     # It would train for hours.

@@ -108,7 +108,11 @@ def test_fewer_than_five_launches_have_too_little_data() -> None:
 
 
 def test_alternating_launches_are_paired() -> None:
-    """The machine drifts by 20% on both sides: only pairs show the difference of 5%."""
+    """The machine drifts by 20% on both sides: only pairs show the difference of 5%.
+
+    ``drift`` has the throughputs of A's five launches. A launch of A and the launch of B beside it
+    are a pair; ``make_alternating_launches`` starts them in turns.
+    """
     drift = [100.0, 105.0, 110.0, 115.0, 120.0]
     comparison = compare(*make_alternating_launches(drift, multiply(drift, factor=0.95)))
     assert (comparison.paired, comparison.verdict) == (True, "slower")
@@ -121,7 +125,7 @@ def test_alternating_launches_are_paired() -> None:
 
 def test_incomplete_round_is_excluded() -> None:
     """Launches of A and B alternate; launch n of A and launch n of B are a round."""
-    # B's sixth launch fails, so A's sixth has no partner.
+    # B's sixth launch fails, so A's sixth has no partner. Its rate of 50 would make A slower.
     a, b = make_alternating_launches([100.0, 101.0, 99.0, 100.5, 99.5, 50.0], [100.0] * 6)
     b[5] = b[5].model_copy(
         update={"status": "oom", "cause": Cause(kind="oom", message=message("x"))}
@@ -158,14 +162,17 @@ def test_refuted_launches_are_excluded_and_doubtful_ones_keep_their_trust() -> N
 
 
 def make_missed_target(record: Any) -> Any:
-    """Return the launch with its quality below the target."""
+    """Return the launch ``record`` as one that missed its target; its quality's value stays."""
     quality = record.quality.model_copy(update={"reached": False})
     cause = Cause(kind="target_missed", message=message("x"))
     return record.model_copy(update={"quality": quality, "status": "target_missed", "cause": cause})
 
 
 def make_early_failure(name: str) -> Record:
-    """Return a launch that failed before its ranks reported devices and built the model."""
+    """Return a launch that failed before its ranks reported devices and built the model.
+
+    It is the ninth of its run and started at minute 50: after all others of a test.
+    """
     failed = make_launch(
         name,
         round_=9,
@@ -329,7 +336,10 @@ def test_only_differences_of_environment_are_listed() -> None:
 
 
 def test_trend_of_unpaired_side_is_too_noisy() -> None:
-    """The machine slows down by 0.6% per launch: B equals A but seems 3% slower."""
+    """The machine slows down by 0.6% per launch: B equals A but seems 3% slower.
+
+    The five launches of B come after the five of A, so five times 0.6%.
+    """
     # With a scatter of 0.05%. A has the first five launches and B the next five.
     rates = [100 * 0.994**number * (1 + 0.0005 * (-1) ** number) for number in range(10)]
     comparison = compare(make_series("a", rates[:5]), make_series("b", rates[5:], first_minute=10))
@@ -344,7 +354,10 @@ def test_trend_of_unpaired_side_is_too_noisy() -> None:
 
 @pytest.mark.parametrize("factor", [1.0, 1.3])
 def test_copied_step_times_are_refused(factor: float) -> None:
-    """``factor``: a copy remains one if all times are multiplied by the same number."""
+    """``factor``: a copy remains one if all times are multiplied by the same number.
+
+    The fifth launch of B gets the times of A's first one.
+    """
     rng = np.random.default_rng(1)
     # Two sides of five launches with random times of 40 steps, about 0.1 s each.
     a, b = (
@@ -364,7 +377,11 @@ def test_copied_step_times_are_refused(factor: float) -> None:
 
 @pytest.mark.parametrize("key", ["case", "content_id"])
 def test_another_case_or_data_set_is_refused_in_one_sentence(key: str) -> None:
-    """``key``: what differs, the case or ``content_id``, the hash of the contents of its data."""
+    """``key``: what differs, the case or ``content_id``, the hash of the contents of its data.
+
+    ``RATES_NEAR_100``: throughputs of five launches, the same on both sides. B also has another
+    limit of the steps, 7.
+    """
     plan = read_golden_record().plan
     fields: dict[str, Any]
     if key == "case":
@@ -398,7 +415,11 @@ def test_other_model_is_refused_even_if_its_recipe_is_allowed() -> None:
 
 
 def test_run_with_forced_expert_balance_is_never_compared_with_a_training() -> None:
-    """The label ``balanced-bound`` marks runs whose router gave all experts equal loads."""
+    """The label ``balanced-bound`` marks runs whose router gave all experts equal loads.
+
+    ``bound`` is the name of this difference. ``RATES_NEAR_100``: throughputs of five launches, the
+    same on both sides.
+    """
     b = [
         replace_plan_fields(launch, labels=[*launch.plan.labels, "balanced-bound"])
         for launch in make_series("b", RATES_NEAR_100, first_minute=10)
@@ -415,6 +436,9 @@ def make_series_at_ranks(
     """Return launches on ``nproc`` ranks, with these throughputs of all ranks together.
 
     Args:
+        name: beginning of their ids.
+        rates: samples per second, one for each launch.
+        nproc: number of ranks, all on one node.
         minute: at which the first one starts.
         recipe: changed fields of the recipe.
     """

@@ -26,7 +26,12 @@ TOY = Record.model_validate_json((GOLDEN / "record_toy.json").read_text(encoding
 
 
 def make_launch_with_plan(*, recipe: dict[str, Any] | None = None, **changes: Any) -> Record:
-    """Return a launch of toy that follows all rules, with changed plan fields."""
+    """Return a launch of toy that follows all rules, with changed plan fields.
+
+    Args:
+        recipe: other values of the recipe's fields.
+        changes: other values of the plan's fields.
+    """
     updates = {
         "suite_version": __version__,  # rules are those of the installed version
         "recipe": TOY.plan.recipe | (recipe or {}),
@@ -36,6 +41,7 @@ def make_launch_with_plan(*, recipe: dict[str, Any] | None = None, **changes: An
 
 
 def change_launch(**updates: Any) -> Record:
+    """Return a launch of toy that follows all rules, with changed fields of its record."""
     return make_launch_with_plan().model_copy(update=updates)
 
 
@@ -120,7 +126,10 @@ def test_all_launches_of_other_work_break_the_closed_rules(
 
 
 def test_rounding_does_not_hide_that_a_target_was_missed() -> None:
-    """The target of toy is 0.9; four launches reached it, and 0.89997 is not written as 0.9."""
+    """The target of toy is 0.9; four launches reached it, and 0.89997 is not written as 0.9.
+
+    ``TOY`` is the golden record of the case toy.
+    """
     quality = TOY.quality
     missed = quality.model_copy(update={"value": 0.89997, "target": 0.9, "reached": False})
     reached = quality.model_copy(update={"value": 0.9375, "target": 0.9, "reached": True})

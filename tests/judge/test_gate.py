@@ -29,7 +29,14 @@ OOM = {"status": "oom", "cause": Cause(kind="oom", message=message("exception", 
 def make_launches(
     name: str, rates: Sequence[float], figure: str = "p_train", **changes: Any
 ) -> list[Record]:
-    """Return launches of one run, one for each value of ``figure``, one a minute."""
+    """Return launches of one run, one for each value of ``figure``, one a minute.
+
+    Args:
+        name: beginning of their ids: NAME-r1, NAME-r2 …
+        rates: the values of the figure.
+        figure: its name.
+        changes: of each launch, as ``make_launch`` takes them.
+    """
     return [
         make_launch(
             f"{name}-r{number}",
@@ -43,7 +50,10 @@ def make_launches(
 
 
 def make_baseline(rates: Sequence[float], figure: str = "p_train") -> list[Record]:
-    """Return baseline launches; of one launch the tolerances are 3% and 10%."""
+    """Return baseline launches with these values of ``figure``.
+
+    With one launch, a figure is regressed if it is 3% worse, and improved if it is 10% better.
+    """
     return make_launches("base", rates, figure)
 
 
@@ -59,6 +69,7 @@ def make_baseline(rates: Sequence[float], figure: str = "p_train") -> list[Recor
 def test_tolerance_follows_scatter_of_launches(
     rates: list[float], worse: float, better: float
 ) -> None:
+    # A launch with the rate 100 is judged; ``rates`` are those of the baseline's launches.
     judgement = judge_rates([100.0], make_baseline(rates))
     args = judgement.message.args
     assert (args["worse_by"], args["better_by"]) == (worse, better)
@@ -124,6 +135,7 @@ def test_unknown_figure_is_rejected_with_closest_name(judge: Any) -> None:
 
 
 def read_verdicts(judgements: Sequence[Judgement]) -> list[tuple[str, str, int]]:
+    """Return figure, verdict and exit code of each judgement."""
     return [(judgement.figure, judgement.verdict, judgement.exit_code) for judgement in judgements]
 
 
@@ -135,7 +147,15 @@ def judge_rates(
     worse_by: float | None = None,
     **changes: Any,
 ) -> Judgement:
-    """Judge launches with these values of ``figure``; return the judgement of all of them."""
+    """Judge launches with these values of ``figure``; return the judgement of all of them.
+
+    Args:
+        rates: the values, one for each launch that is judged.
+        baseline: the launches that they are compared with.
+        figure: the name of the figure.
+        worse_by: the tolerance; None: as the scatter of the baseline says.
+        changes: of each launch that is judged, as ``make_launch`` takes them.
+    """
     launches = make_launches("run", rates, figure, **changes)
     *_, judgement = judge_against_baseline(launches, baseline, [figure], worse_by=worse_by)
     return judgement
@@ -259,7 +279,10 @@ def test_other_work_names_the_key_and_both_values() -> None:
 
 
 def test_field_that_the_baseline_lacks_is_same_work_if_it_is_none() -> None:
-    """A case of the user's own got the field ``clip`` after the baseline was measured."""
+    """A case of the user's own got the field ``clip`` after the baseline was measured.
+
+    None is the value that stands for the behaviour before the field existed.
+    """
     run = make_launches("run", [100.0], recipe={"clip": None})
     (judgement,) = judge_against_baseline(run, make_baseline([100.0]), ["p_train"])
     assert judgement.verdict == "passed"
@@ -314,7 +337,10 @@ def test_failed_or_refuted_runs_fail_and_others_are_judged() -> None:
 
 @pytest.mark.parametrize("reason", ["machine_busy", "device_shared"])
 def test_regression_on_busy_machine_is_noisy(reason: str) -> None:
-    """``reason``: why the machine was not the run's alone; 80 is far below the baseline of 100."""
+    """``reason``: why the machine was not the run's alone; 80 is far below the baseline of 100.
+
+    ``share``, any number, is only a part of the reason's text.
+    """
     disturbed_trust = grade_reasons([message(reason, share=0.3)])
     judgement = judge_rates([80.0], make_baseline([100.0]), trust=disturbed_trust)
     assert (judgement.verdict, judgement.message.code) == ("noisy", "gate_disturbed")
@@ -322,7 +348,10 @@ def test_regression_on_busy_machine_is_noisy(reason: str) -> None:
 
 
 def test_worst_exit_code_counts() -> None:
+    """The exit codes: 0 for ``passed``, 1 for ``regressed``, 2 for other work, 3 for ``noisy``."""
+
     def make_judgement(verdict: Any) -> Judgement:
+        """Return a judgement with this verdict; its run, figure and message do not matter."""
         return Judgement("w", "f", verdict, message("gate_missing", figure="f", unit=""))
 
     passed, noisy, other, bad = map(make_judgement, ("passed", "noisy", "other_work", "regressed"))
@@ -345,8 +374,10 @@ def make_nights(
     """Return the launches of one run each night, with the rate of the night.
 
     Args:
+        rates: the value of ``p_train`` for each night.
         repeat: number of launches of each run.
         first: number of the first night.
+        changes: of each launch, as ``make_launch`` takes them.
     """
     return [
         make_launch(
@@ -362,7 +393,12 @@ def make_nights(
 
 
 def judge_last_night(rates: Sequence[float], *, repeat: int = 1) -> Judgement:
-    """Judge the last night by those before it."""
+    """Judge the last night by those before it; return the judgement of its ``p_train``.
+
+    Args:
+        rates: the value of each night.
+        repeat: number of launches of a night.
+    """
     records = make_nights(rates, repeat=repeat)
     (judgement,) = judge_against_history(records[-repeat:], records[:-repeat], ["p_train"])
     return judgement

@@ -38,7 +38,9 @@ def make_years(
     """Return the nights of ``count`` years (years, nights) at a level of 100.
 
     Args:
+        count: number of years.
         noise: standard deviation of a night, relative to the level.
+        seed: of the random numbers.
         outliers: share of nights that are 8% to 12% slower.
         rho1: correlation of a night with the next one.
     """
@@ -57,6 +59,7 @@ def assess_nights(data: Floats, nights: range) -> Iterator[tuple[NDArray[np.bool
 
     Args:
         data: (years, nights). A night is judged by those before it, ``MAX_RUNS`` at most.
+        nights: indexes of the nights that are judged.
     """
     for night in nights:
         histories = data[:, max(0, night + 1 - MAX_RUNS) : night + 1]
@@ -158,6 +161,7 @@ def test_year_with_steps_and_drift_reports_only_the_steps() -> None:
 
 
 def _share(change: Change) -> float:
+    """Return the size of a change relative to the level before it, whatever its direction."""
     return abs(change.after / change.before - 1)
 
 
@@ -186,7 +190,10 @@ def test_step_counts_until_level_returns_or_fifteen_runs_have_passed() -> None:
     ],
 )
 def test_drift_is_the_change_over_the_ramp(count: int, expected: float) -> None:
-    """Each value is one per mille above the one before it. No step is given with ``edges``."""
+    """Each value is one per mille above the one before it. No step is given with ``edges``.
+
+    ``edges``: where segments of equal level begin, and the end; here all values are one segment.
+    """
     values = [100.0 * np.exp(0.001 * index) for index in range(count)]
     assert assess_newest(values, edges=[0, count]).drift == pytest.approx(expected, rel=1e-6)
 

@@ -22,7 +22,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "compare.md"
 
 
 def test_quantiles_of_students_distribution_match_the_tables() -> None:
-    """Values of textbook tables."""
+    """Values of textbook tables: degrees of freedom, and the quantile; 5.88 is between two rows."""
     for freedom, point in ((1, 12.7062), (4, 2.77645), (5.88, 2.45907), (30, 2.04227)):
         assert compute_student_quantile(freedom) == pytest.approx(point, rel=1e-4)
     # Two-sided, 95% unless another confidence is given.
@@ -31,7 +31,11 @@ def test_quantiles_of_students_distribution_match_the_tables() -> None:
 
 
 def test_launches_have_a_geometric_mean_and_students_interval() -> None:
-    """Logarithms -0.02 … 0.02: variance 0.00025, t(4) = 2.776."""
+    """Logarithms -0.02 … 0.02: variance 0.00025, t(4) = 2.776.
+
+    t(4) is Student's quantile for 95% and 4 degrees of freedom, one less than the five launches.
+    ``is_range``: the bounds are only the least and the largest value.
+    """
     summary = summarize_launches([100 * exp(number / 100) for number in range(-2, 3)])
     half_width = 2.77645 * sqrt(0.00025 / 5)
     assert summary.mean == pytest.approx(100.0)
@@ -125,7 +129,8 @@ def read_documented_table(name: str) -> list[list[float]]:
 def test_coverage_of_intervals_matches_page(kind: str) -> None:
     """``KINDS``: kinds of noise, each a row of the page's table; ``LAUNCHES``: its columns.
 
-    A share is that of intervals that contain the true value.
+    A share is that of intervals that contain the true value. 600 repetitions move a share of 95% by
+    up to 3 in 100 by chance.
     """
     # The first two numbers of launches, with fewer repetitions than the page has, to be quick.
     for count, known in zip(LAUNCHES[:2], read_documented_table(kind), strict=False):
@@ -151,7 +156,8 @@ def test_false_drifts_are_as_frequent_as_page_says() -> None:
     """``measure_trends`` returns the share of comparisons in which chance looks like a drift.
 
     The launches are simulated, with a noise of 1% (``cv``) and no drift. The page docs/compare.md
-    has the share in percent.
+    has the share in percent, from more repetitions than the 800 here, so that chance moves it by up
+    to 1.5.
     """
     # The first column: percent of comparisons with five launches a side.
     (known,) = read_documented_table("false alarms, CV 1%")[0]

@@ -44,6 +44,11 @@ esac
 
 
 def make_site(**container: Any) -> Cluster:
+    """Return a cluster whose runs are in a container, of ``IMAGE`` by docker unless given.
+
+    Args:
+        container: keys of the cluster file's part ``container``.
+    """
     return Cluster.model_validate({"container": {"image": IMAGE, "runtime": "docker", **container}})
 
 
@@ -95,6 +100,10 @@ def start_container(
     """Return the arguments and the variables that the fake runtime was started with.
 
     Args:
+        node: folder of a node, which has the fake runtime.
+        plan: what is run; its data is taken from the node.
+        cluster: settings of the container.
+        monkeypatch: makes the plan's vendor one with the needs.
         needs: what the vendor says that a container needs for its devices: ``devices``, ``mounts``
             and ``options``.
     """
@@ -250,7 +259,10 @@ def test_a_local_run_is_not_in_the_container_of_an_engine(container: Any) -> Non
 
 
 def test_run_without_a_launcher_is_in_the_container_of_the_cluster_file() -> None:
-    """``TESTED``: by launcher, how it was tested, as the program tells its user."""
+    """``TESTED``: by launcher, how it was tested, as the program tells its user.
+
+    A container runs on this machine alone: one node, which has the run's files.
+    """
     target = RemoteTarget(
         launcher="container", tested=TESTED["container"], nodes=1, has_our_files=True
     )
@@ -260,7 +272,8 @@ def test_run_without_a_launcher_is_in_the_container_of_the_cluster_file() -> Non
 def test_missing_image_is_reported_before_a_run(node: Path, plan: Plan) -> None:
     """The fake docker has one image alone, which ``make_site`` names unless it is given another.
 
-    ``node`` is the folder of a node with its programs; ``check`` raises nothing if all is well.
+    ``node`` is the folder of a node with its programs and data; ``set_data_folder`` puts that
+    folder of data into the plan. ``check`` raises nothing if all is well.
     """
     install_program(node, "docker")
     Container().check(set_data_folder(node, plan), make_site())

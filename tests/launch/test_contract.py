@@ -16,7 +16,8 @@ from trainmark.launch.launchers import EngineCommand
 def test_pasted_script_runs_its_command(tmp_path: Path) -> None:
     """The folder, the argument and the file have texts that a shell changes unless quoted."""
     folder, text = tmp_path / "a b" / "it's", "a 'b' $HOME \"c\""
-    # Prints its argument and the file; the output of a command that submits is the id of its job.
+    # Prints its argument and the file; the output of a command that submits is the id of its job,
+    # which the script writes into job.id.
     show = "import sys; print(repr((sys.argv[1:], open('f').read())))"
     command = EngineCommand(
         argv=(sys.executable, "-c", show, text), files={"f": text}, submits=True
@@ -45,7 +46,10 @@ def test_a_pasted_script_writes_into_no_other_folder(tmp_path: Path) -> None:
 
 
 def test_site_file_is_read_and_its_words_stay_text(tmp_path: Path) -> None:
-    """A cluster file in YAML: the launcher, the number of nodes, and settings of ssh and Slurm."""
+    """A cluster file in YAML: the launcher, the number of nodes, and settings of ssh and Slurm.
+
+    ``setup`` has commands that each node runs first.
+    """
     file = tmp_path / "cluster.yaml"
     file.write_text(
         "launcher: slurm\nnodes: 16\nssh: {run_root: /scratch}\n"

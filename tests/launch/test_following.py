@@ -107,7 +107,10 @@ def use_engine(monkeypatch: pytest.MonkeyPatch) -> Callable[[Held], None]:
 def test_a_signal_cancels_the_job_and_leaves_a_record(
     plan: Plan, use_engine: Callable[[Held], None], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """``Held`` is an engine whose job runs until it is cancelled."""
+    """``Held`` is an engine whose job runs until it is cancelled.
+
+    ``follow`` calls its last argument with each new description of the job's state.
+    """
     use_engine(Held())
     job, stop = EngineJob(plan, Cluster()), StopRequest()
 
@@ -134,7 +137,8 @@ def test_job_that_does_not_end_is_abandoned_after_its_time_limit(
     """A job of at most 60 s is cancelled after these and 300 s of grace, and again every 30 s.
 
     It is abandoned 90 s after the first time. ``Held`` is an engine whose job runs until it is
-    cancelled, or longer if it ``stays``.
+    cancelled, or longer if it ``stays``. ``SleepClock`` shows the seconds that were slept so far;
+    the job's state is asked for every second (``_POLL_S``).
     """
     # The job goes on although it is cancelled; an engine that does not answer cannot cancel it.
     use_engine(Held(stays=True, answers=answers))
@@ -153,6 +157,8 @@ def test_job_that_does_not_end_is_abandoned_after_its_time_limit(
 def test_deleted_run_directory_is_reported_after_the_job_was_cancelled(
     plan: Plan, use_engine: Callable[[Held], None]
 ) -> None:
+    # ``Held`` is an engine whose job runs until it is cancelled; ``follow`` calls its last argument
+    # with each new description of the job's state.
     use_engine(Held())
     job, stop = EngineJob(plan, Cluster()), StopRequest()
 
@@ -180,7 +186,11 @@ def test_failed_job_whose_log_was_deleted_has_ended(plan: Plan) -> None:
 def test_job_whose_files_cannot_be_written_begins_no_run(
     plan: Plan, use_engine: Callable[[Held], None], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """A file in a folder that is missing stands for any file that the disk does not take."""
+    """A file in a folder that is missing stands for any file that the disk does not take.
+
+    ``Held`` is an engine, whose command here is one with such a file. ``LAUNCHER_FILE`` is the file
+    of the launcher's events.
+    """
     new_plan = plan.model_copy(update={"run_dir": str(tmp_path / "new")})
     use_engine(Held())
     command = EngineCommand(argv=("true",), files={"missing/job.sh": ""})

@@ -29,7 +29,12 @@ MAIN = [("/opt/trainmark/measure/worker.py", 258, "<module>"), *ENTRY]
 def format_thread(
     *calls: tuple[str, int, str], head: str = "Current thread 0x7f (most recent call first)"
 ):
-    """Return a thread's stack as faulthandler prints it; ``calls`` begin with the innermost."""
+    """Return a thread's stack as faulthandler prints it.
+
+    Args:
+        calls: file, line and function of each call, the innermost one first.
+        head: first line of the stack, without its colon; the numbers in it do not matter.
+    """
     lines = [f'  File "{file}", line {line} in {function}' for file, line, function in calls]
     return "\n".join([f"{head}:", *lines]) + "\n"
 
@@ -199,9 +204,10 @@ def test_rank_that_ends_before_its_state_is_read_counts_as_gone(
 ) -> None:
     with subprocess.Popen(["true"]) as ended:
         pass  # the end of the block waits for the end of the process
+    # On the signal ``STACKS_SIGNAL`` a rank would write the stacks of its threads into the file.
     # psutil takes a process for one that exists; it ends before its state is read.
     monkeypatch.setattr(psutil, "pid_exists", lambda _: True)
-    monkeypatch.setattr(stacks_module, "_TIMEOUT_S", 0)
+    monkeypatch.setattr(stacks_module, "_TIMEOUT_S", 0)  # waits for no stacks
     file = tmp_path / "stacks.txt"
     save_stacks([ended], [file], STACKS_SIGNAL)
     assert "(state: gone)" in file.read_text()

@@ -57,6 +57,13 @@ _ALL_KEYS: dict[str, Any] = {
 
 
 def make_plan(run_dir: Path | str = "/runs/toy", nnodes: int = 2, nproc: int = 2) -> Plan:
+    """Return the golden plan of the case toy as one for Kubernetes.
+
+    Args:
+        run_dir: folder of the run.
+        nnodes: number of nodes.
+        nproc: number of ranks of each node.
+    """
     plan = Plan.model_validate_json((GOLDEN / "plan_toy.json").read_text())
     return plan.model_copy(
         update={
@@ -146,7 +153,10 @@ _NO_RESOURCE = {"cpu", "apple"}
 
 
 def test_each_accelerator_has_its_resource() -> None:
-    """``_NO_RESOURCE``: vendors whose devices Kubernetes does not hand out."""
+    """``_NO_RESOURCE``: vendors whose devices Kubernetes does not hand out.
+
+    A resource is the name by which a pod asks for devices of a vendor.
+    """
     resources = {
         key: getattr(vendor, "kubernetes_resource", None)
         for key, vendor in devices.list_vendors().items()
@@ -166,6 +176,8 @@ def make_listing(job: str | None, *pods: str) -> list[dict[str, Any]]:
         job: its kind, ``jobset``, or its kind and state, such as ``jobset_failed``; None: the job
             is gone.
         pods: state of the pod of each node; ``-``: this node's pod is gone.
+
+    ``_STATES`` has recorded states of jobs and pods by these names.
     """
     items = [
         {
