@@ -204,7 +204,9 @@ def _unpack_archive(archive: zipfile.ZipFile, folder: Path, max_bytes: int) -> U
     for info in archive.infolist():
         # The decoders of other compressions would raise further errors for damaged content.
         if info.compress_type not in _COMPRESSIONS:
-            raise _UnreadableError("an entry is compressed in a way that bundles are not")
+            raise _UnreadableError(
+                "an entry uses a compression method that is not allowed in bundles"
+            )
     total_bytes = sum(info.file_size for info in archive.infolist())
     if total_bytes > max_bytes:
         raise BundleError(
