@@ -276,6 +276,7 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def read_calls(cluster: Path) -> list[list[str]]:
+    """Return the words of each call of the fake kubectl, whose folder is ``cluster``, in order."""
     return [json.loads(line) for line in (cluster / "calls").read_text().splitlines()]
 
 
@@ -364,7 +365,11 @@ def test_the_cluster_checks_the_manifest_before_submission(cluster: Path, tmp_pa
 def test_options_unsupported_by_pods_are_refused_before_submission(
     cluster: Path, settings: dict[str, Any], key: str
 ) -> None:
-    """``_REQUIRED_KEYS``: the least settings that a cluster needs; ``key``: the wrong one."""
+    """``_REQUIRED_KEYS``: the least settings that a cluster needs; ``key``: the wrong one.
+
+    Pods have a runtime, mounts and shared memory of their own, which other keys set. They need an
+    image, and a volume with the folder of the run.
+    """
     with pytest.raises(UsageError) as caught:
         Kubernetes().check(make_plan(), Cluster.model_validate(settings))
     assert caught.value.where == f"cluster file, {key}"

@@ -23,11 +23,15 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def toy_plan() -> Plan:
+    """Return the golden plan of the toy case, which runs on this machine's CPU."""
     return Plan.model_validate_json((GOLDEN / "plan_toy.json").read_bytes())
 
 
 def test_folder_in_which_another_run_begins_is_refused(tmp_path: Path) -> None:
-    """``lock_folder`` holds the folder as a run does that begins there."""
+    """``lock_folder`` holds the folder as a run does that begins there.
+
+    ``create_run_dir`` would give the folder to a second run, for as long as its block lasts.
+    """
     with (
         lock_folder(tmp_path),
         pytest.raises(EnvironmentFault, match="another run uses the folder"),

@@ -57,6 +57,7 @@ def set_target(plan: Plan, **recipe: Any) -> Plan:
 
 
 def format_line(parts: Sequence[ProgressPart]) -> str:
+    """Return the texts of all parts in a line, as a terminal that is wide enough shows them."""
     return "  ".join(part.text for part in parts)
 
 

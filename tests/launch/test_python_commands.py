@@ -31,7 +31,11 @@ def run_in_folder(folder, command):
 
 
 def test_module_command_imports_nothing_from_working_directory(python_version, tmp_path):
-    """The folder has a package ``trainmark`` and a ``json.py`` that raise when imported."""
+    """The folder has a package ``trainmark`` and a ``json.py`` that raise when imported.
+
+    ``run_in_folder`` makes them, and runs the command there. ``python_version`` is the version for
+    which the command is built.
+    """
     command = build_module_command("trainmark", "--version")
     assert run_in_folder(tmp_path, command).startswith("trainmark ")
 

@@ -25,6 +25,7 @@ RECORDED = json.loads((Path(__file__).parent / "ray_outputs.json").read_text())
 
 @pytest.fixture
 def plan(tmp_path: Path) -> Plan:
+    """Return the golden plan of the toy case for two nodes with eight ranks each, as a Ray job."""
     toy = Plan.model_validate_json((GOLDEN / "plan_toy.json").read_bytes())
     return toy.model_copy(update={"nnodes": 2, "nproc": 8, "launcher": "ray"})
 
@@ -35,6 +36,7 @@ class Dashboard(ThreadingHTTPServer):
     daemon_threads = True
 
     def __init__(self) -> None:
+        """Listen on any free port of this machine; ``url`` is the address of the server."""
         super().__init__(("127.0.0.1", 0), _Handler)
         self.url = f"http://127.0.0.1:{self.server_address[1]}"
         # By path below /api/jobs/; the path itself lists all jobs.
@@ -67,6 +69,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(self.server.texts.get(path, json.dumps(answer)).encode())
 
     def do_POST(self) -> None:
+        """Answer a request to stop a job in the same way."""
         self.do_GET()
 
 
@@ -82,6 +85,12 @@ def cluster() -> Iterator[Dashboard]:
 
 
 def make_site(address: str | None = "http://head:8265", **settings: Any) -> Cluster:
+    """Return a cluster file's settings.
+
+    Args:
+        address: of Ray's HTTP API on the head node; None: not given.
+        settings: other keys of the file; ``ray``: other keys of its section on Ray.
+    """
     ray = RaySettings(address=address, **settings.pop("ray", {}))
     return Cluster(python="/opt/trainmark/bin/python", ray=ray, **settings)
 

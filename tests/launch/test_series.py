@@ -46,7 +46,11 @@ if TYPE_CHECKING:
 
 @pytest.fixture(autouse=True)
 def vendors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, FakeVendor]:
-    """Make plans the same on every machine: two accelerators, four cores."""
+    """Make plans the same on every machine: two accelerators, four cores.
+
+    Return the vendors by name. The version of torch is the same too, and the current folder is a
+    new one.
+    """
     vendors = {"fake": FakeVendor(), "cpu": FakeVendor("cpu", devices=4, product="Fake CPU")}
     monkeypatch.setattr(devices, "list_vendors", lambda: vendors)
     monkeypatch.setattr(torch_version, "_read_version", lambda _: "2.13.0+cpu")
@@ -116,6 +120,7 @@ def leave_record(plan: Plan, status: str) -> Record:
 
 @pytest.fixture
 def launcher() -> Launcher:
+    """Return a fake launcher that leaves records of runs that passed, unless a test changes it."""
     return Launcher()
 
 
@@ -139,14 +144,21 @@ def run_plan_text(tmp_path: Path, launcher: Launcher) -> Callable[..., list[Seri
 def run_checked_entries(
     entries: list[SeriesEntry], launcher: Launcher, **other: Any
 ) -> list[SeriesEntry]:
-    """Run checked entries with the fake launcher; ``other``: other arguments of ``run_entries``."""
+    """Run checked entries with the fake launcher; ``other``: other arguments of ``run_entries``.
+
+    The entries are changed in place, and returned: each then has its state and its records.
+    """
     arguments = {"launch": launcher, "report": launcher.messages.append} | other
     series.run_entries(entries, launcher.stop, **arguments)
     return entries
 
 
 def check_plan_text(folder: Path, text: str, **choices: Any) -> list[SeriesEntry]:
-    """Return the entries of a plan file; ``choices``: options of the command line."""
+    """Return the entries, one for each run, of a plan file with this text in ``folder``.
+
+    They are checked as before a run: what has a record counts as finished. ``choices``: options of
+    the command line.
+    """
     path = folder / "plan.yaml"
     path.write_text(text, encoding="utf-8")
     file = read_plan_file(RunRequest(case=str(path), **choices))
@@ -154,6 +166,7 @@ def check_plan_text(folder: Path, text: str, **choices: Any) -> list[SeriesEntry
 
 
 def list_states(outcomes: list[SeriesEntry]) -> dict[str, str]:
+    """Return the state of each run, such as "passed" or "skipped", by its name."""
     return {outcome.name: outcome.state for outcome in outcomes}
 
 

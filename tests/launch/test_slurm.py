@@ -26,6 +26,7 @@ def plan() -> Plan:
 
 
 def make_site(**settings: object) -> Cluster:
+    """Return the settings of a cluster file with these keys, and with a Python of the nodes."""
     return Cluster(python="/opt/trainmark/bin/python", **settings)
 
 
@@ -49,7 +50,7 @@ def read_job_state(
 
 @pytest.fixture
 def job(plan: Plan, tmp_path: Path) -> EngineJob:
-    """Return job 4711 of Slurm, whose number the folder has."""
+    """Return job 4711 of Slurm; the file ``JOB_FILE`` of the run's folder has this number."""
     (tmp_path / JOB_FILE).write_text("4711\n")
     return EngineJob(plan.model_copy(update={"run_dir": str(tmp_path)}), make_site())
 
@@ -102,6 +103,7 @@ def test_script_with_all_keys_matches_its_golden_file(plan: Plan) -> None:
 def test_time_limit_of_the_cluster_file_is_read_as_sbatch_does(
     option: str, limit_s: float | None
 ) -> None:
+    # ``options`` of a cluster file are those of sbatch; ``time`` limits how long a job may run.
     assert read_time_option_s(make_site(slurm=SlurmSettings(options={"time": option}))) == limit_s
 
 
@@ -239,7 +241,7 @@ def test_job_on_another_cluster_is_queried_and_cancelled_there(
 
 @pytest.fixture
 def program_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder on PATH for programs that stand in for Slurm's."""
+    """Return an empty folder, first on PATH, for scripts that run in place of Slurm's programs."""
     folder = tmp_path / "bin"
     folder.mkdir()
     monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
@@ -247,7 +249,10 @@ def program_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def install_stand_in(folder: Path, name: str, script: str) -> None:
-    """Write a program that runs the script instead of Slurm's program of this name."""
+    """Write a program ``name`` that runs ``script`` of a shell, in place of Slurm's own.
+
+    ``folder`` is on PATH before all others.
+    """
     path = folder / name
     path.write_text(f"#!/bin/sh\n{script}\n")
     path.chmod(0o755)

@@ -49,7 +49,10 @@ def fake_hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def plan(tmp_path: Path) -> Plan:
-    """Return the plan of two nodes with a rank each."""
+    """Return the golden plan of the toy case for two nodes with a rank each.
+
+    Its run has the folder ``run`` of this machine.
+    """
     run = tmp_path / "run"
     run.mkdir()
     toy_plan = Plan.model_validate_json((GOLDEN / "plan_toy.json").read_bytes())
@@ -235,7 +238,12 @@ def test_files_of_nodes_are_copied_and_unreachable_hosts_are_named(
 
 
 def install_tar(folder: Path, script: str) -> None:
-    """Write a program that hosts run in place of tar, which packs their files."""
+    """Write a program that hosts run in place of tar, which packs their files.
+
+    Args:
+        folder: of ``fake_hosts``, which is first on PATH; hosts are this machine.
+        script: lines of a shell; what they print is what this machine unpacks.
+    """
     program = folder / "tar"
     program.write_text(f"#!/bin/sh\n{script}\n")
     program.chmod(0o755)

@@ -52,12 +52,13 @@ def start_ranks() -> Callable[..., object]:
 
 
 def wait_for(file: Path) -> None:
+    """Wait until another process has made the file."""
     while not file.exists():
         time.sleep(0.01)
 
 
 def wait_for_exit_codes(ranks: list[RankProcess]) -> list[int | None]:
-    """Return the exit codes once all ranks have ended."""
+    """Return the exit codes once all ranks have ended; of a killed rank -N for the signal N."""
     codes = [rank.poll() for rank in ranks]
     while None in codes:
         time.sleep(0.01)
@@ -196,7 +197,10 @@ def test_rank_whose_launcher_is_already_dead_does_nothing(tmp_path):
 
 
 def test_command_whose_launcher_is_already_dead_is_not_started(tmp_path):
-    """``trainmark.rank.parent PID COMMAND`` runs a command if PID is its parent."""
+    """``trainmark.rank.parent PID COMMAND`` runs a command if PID is its parent.
+
+    No process has the id ``NO_PROCESS``; this test is the parent in the second case.
+    """
     args = [sys.executable, "-m", "trainmark.rank.parent"]
     command = ["touch", str(tmp_path / "started")]
     assert subprocess.run([*args, str(NO_PROCESS), *command], check=False).returncode == 1

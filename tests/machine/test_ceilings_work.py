@@ -263,6 +263,7 @@ def test_a_matmul_is_checked(
 def test_a_matmul_with_fewer_bits_than_its_precision_is_wrong(
     sync_device: SyncDevice, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # The device multiplies fp32 numbers, but only with the bits of bf16.
     exact = torch.mm
 
     def multiply_coarsely(first: torch.Tensor, second: torch.Tensor, *, out: torch.Tensor) -> None:

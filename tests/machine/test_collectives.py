@@ -28,6 +28,7 @@ MESSAGE_NS = {(0, 1): 110, (0, 2): 120, (1, 2): 130}  # duration of a message of
 
 
 def make_device() -> Any:
+    """Return a CPU as a device that computes at once, with a clock that only tests advance."""
     return SyncDevice(FakeClock())
 
 

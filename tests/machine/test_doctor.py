@@ -53,7 +53,11 @@ def test_findings_have_both_languages(tmp_path):
 
 
 def make_check(severity: str):
-    """Return a check that finds one condition of a severity on every machine."""
+    """Return a check that finds one condition of a severity on every machine.
+
+    Severities: ``fine``, ``unknown``, ``spoils`` (figures), ``stops`` (a run). All but ``fine``
+    need an advice (``fix``). A check without a code gets the name that it is registered under.
+    """
 
     def check(machine):
         fix = "" if severity == "fine" else "do this"

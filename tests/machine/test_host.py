@@ -36,6 +36,7 @@ def make_cgroup(limit: int | str, used_gib: int) -> dict[str, str]:
 
 
 def make_processor(cores: int) -> Card:
+    """Return a fake CPU of so many cores, in place of the usual fake accelerators."""
     return Card(name="cpu", devices=cores)
 
 
@@ -193,6 +194,8 @@ def make_governors(**governors_and_drivers: tuple[str, str]) -> dict[str, str]:
     ],
 )
 def test_governor_that_keeps_the_lowest_clock_skews_results(tmp_path, files, severity, text):
+    # ``make_governors`` returns the files in which the kernel names, for each core, the governor
+    # that sets its clock, and the driver through which it does so.
     condition = read_single_condition(host.check_governor(make_machine(tmp_path, files)))
     assert condition.severity == severity
     assert text in condition.what
@@ -228,7 +231,7 @@ def test_numa_balancing_skews_results(tmp_path, cores, balancing, severity, text
 
 
 def test_cores_are_counted_on_a_system_without_affinity(tmp_path, monkeypatch):
-    """Python has no ``sched_getaffinity`` on macOS; all cores are allowed there."""
+    """Python has no ``sched_getaffinity`` on macOS; all cores, here 7, are allowed there."""
     machine = make_machine(tmp_path, nproc=8)
     monkeypatch.delattr(os, "sched_getaffinity")
     monkeypatch.setattr(os, "cpu_count", lambda: 7)

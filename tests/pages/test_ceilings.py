@@ -69,11 +69,12 @@ def make_ceilings(*ranks: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def list_tables(document: dict[str, Any]) -> list[Table]:
+    """Return the tables of the page of a document of ``make_ceilings``."""
     return [block for block in build_ceilings(document) if isinstance(block, Table)]
 
 
 def list_lines(document: dict[str, Any]) -> list[str]:
-    """Return the lines of text outside of tables, in English."""
+    """Return the lines of text outside of tables, in English; the first one names the device."""
     return [
         translate(block.text, "en")
         for block in build_ceilings(document)
@@ -102,6 +103,7 @@ def test_table_shows_the_slowest_rank_of_each_kind() -> None:
 
 
 def test_wrong_result_is_named_with_its_rank() -> None:
+    # Three ranks copy 1 MiB (``1 << 20``): rank 0 with 5 GB/s, the others with a wrong result.
     right = make_kind("memory_copy", make_point([1 << 20], rate=5e9))
     bad = make_point([1 << 20], rate=None, status="wrong", reason="7 numbers are wrong")
     wrong = make_kind("memory_copy", bad, best=None)
@@ -184,7 +186,7 @@ def test_a_collective_shows_its_bus_bandwidth() -> None:
 
 def test_use_by_other_processes_is_reported() -> None:
     ceilings = make_ceilings([make_kind("memory_copy", make_point([1 << 20], rate=5e9))])
-    # The 2% that ``make_ceilings`` gives other programs are too little to report.
+    # The 2% that ``make_ceilings`` gives other programs are too little to report: it needs 10%.
     assert not any("other programs" in line for line in list_lines(ceilings))
     assert any(
         "other programs used 71%" in x for x in list_lines(ceilings | {"others_cpu_share": 0.71})
@@ -192,7 +194,14 @@ def test_use_by_other_processes_is_reported() -> None:
 
 
 def make_pair(ranks: list[int], rate: float | None, **more: Any) -> dict[str, Any]:
-    """Return the measurement between two ranks with 64 MiB; see ``make_point``."""
+    """Return the measurement between two ranks with messages of 64 MiB.
+
+    Args:
+        ranks: numbers of the two.
+        rate: the highest rate in one direction (bytes/s), None if none was measured; the median is
+            three quarters of it.
+        more: other fields of the measurement, such as its ``status``.
+    """
     return {"ranks": ranks, "point": make_point([64 << 20], rate=rate, **more)}
 
 
@@ -224,6 +233,8 @@ def test_pairs_are_listed_from_the_slowest() -> None:
 
 
 def test_pairs_that_were_not_measured_have_a_reason() -> None:
+    # ``links``: measurements between pairs of ranks. ``reason`` is the English text, ``why`` the
+    # message from which any language is made. A rank's list is empty: only pairs matter here.
     single_rank = make_ceilings([])
     why = message("ceiling_one_process")
     single_rank["links"] = {"reason": "one process", "why": asdict(why), "pairs": None}

@@ -65,7 +65,10 @@ def check_pictures(chart: Chart | None) -> Chart:
 
 
 def read_first_layer(chart: Chart | None) -> Any:
-    """Return the data rows of the first layer of a chart."""
+    """Return the data rows of the first layer of a chart, which is drawn below all others.
+
+    It is a shade or the line of a target, if the chart has one.
+    """
     assert chart is not None
     name = rendering.build_script_chart(chart, "en")["layer"][0]["data"]["name"]
     return read_datasets(chart)[name]

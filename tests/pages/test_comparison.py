@@ -51,6 +51,8 @@ def test_comparison_is_printed_on_a_terminal(lang: str) -> None:
 
 
 def test_sentences_name_their_side() -> None:
+    # Each side has one launch with a ``p_core`` of 100 samples/s, and in all else is the golden
+    # record, which reached its target.
     a, b = make_series("a", [100.0]), make_series("b", [100.0])
     # The second side is named C, as on a page with several comparisons.
     text = show(build_comparison(compare(a, b), "C"), width=200)

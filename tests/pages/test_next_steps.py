@@ -14,7 +14,10 @@ GOLDEN = Path(__file__).parents[1] / "golden"
 
 
 def make_trial(**changes):
-    """Return a passed run on generated data, with changed fields of its plan."""
+    """Return the golden run of DistilBERT, which passed, as a trial: a run on generated data.
+
+    ``changes``: other values of fields of its plan.
+    """
     data = read_golden_record().plan.data.model_copy(update={"origin": "generated"})
     return read_golden_record(
         plan=read_golden_record().plan.model_copy(update={"data": data} | changes)
@@ -22,6 +25,7 @@ def make_trial(**changes):
 
 
 def list_commands(blocks):
+    """Return the texts of the code blocks of a page's part: commands that it suggests."""
     return [translate(block.text, "en").strip() for block in blocks if isinstance(block, Code)]
 
 
@@ -58,6 +62,7 @@ def test_case_without_real_data_has_no_command():
 
 
 def test_run_that_is_real_or_failed_or_of_an_unknown_case_has_no_next_steps():
+    # ``make_trial`` is a run on generated data, to which next steps are suggested if it passed.
     assert read_golden_record().plan.data.origin == "real"  # so it is no trial
     failed = make_trial().model_copy(update={"status": "failed"})
     for record in (read_golden_record(), failed, make_trial(case="not_installed_here")):

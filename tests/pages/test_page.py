@@ -52,6 +52,7 @@ def make_planned_record(run_id="o", **changes):
 
 
 def to_page_markdown(*records, lang="en"):
+    """Return the page of these launches of the same work as Markdown."""
     return to_markdown([page.build_document(records)], lang)
 
 
@@ -61,6 +62,7 @@ def to_page_html(*records, lang="en"):
 
 
 def drop_figures():
+    """Return the figures of the golden record without values, with a reason why there are none."""
     gone = {"value": None, "reason": message("no_train_time")}
     return {name: entry.model_copy(update=gone) for name, entry in read_record().figures.items()}
 
@@ -248,7 +250,8 @@ def test_difference_of_two_witness_files_names_the_key():
 
 
 def test_charts_of_a_repeated_run_say_which_launch_they_show():
-    # All launches have the same speed: of three, the second is the median.
+    # All launches have the same speed: of three, the second is the median. The charts of loss and
+    # step time show that one alone.
     launches = [make_planned_record(f"r{number}", repeat_index=number) for number in (1, 2, 3)]
     document = page.build_document(launches)
     titles = [translate(chart.title, "en") for chart in pictures.list_charts([document]).values()]
@@ -364,6 +367,9 @@ def test_a_published_row_is_compared_with_a_run_of_the_same_work():
     ],
 )
 def test_a_published_row_of_other_work_is_the_closest_result(plan, environment, expected):
+    # The run has the work of the published row, until one of its fields is changed to that of
+    # ``plan`` or ``environment``; ``expected`` names this difference. The row has eight A100, and
+    # 66,955,010 is the size of the standard model.
     run, row = make_run_and_published_row()
     # ``plan`` holds recipe fields, and possibly ``train_samples`` and ``nproc``, which are not.
     recipe_fields = dict(plan)
@@ -504,6 +510,7 @@ def test_failed_run_shows_no_trust_reasons():
 
 
 def test_facts_of_a_run_are_shown_with_its_figures():
+    # All values are those of the golden record; ``lead`` has the blocks of its first screen.
     lead = page.build_document([make_record()]).lead
     facts = {translate(name, "en"): translate(value, "en") for name, value in lead[0].items}
     assert facts == {
@@ -1129,6 +1136,7 @@ def test_automatic_kernel_choice_shows_the_kernels_that_ran():
 
 
 def test_data_set_described_in_words_is_chinese_on_chinese_pages():
+    # Other cases name their data, such as "SST-2"; the toy case describes what it generates.
     toy = read_record("toy")
     # The golden record is older than the Chinese description.
     about = toy.plan.about.model_copy(update={"dataset": cases.load("toy").dataset})

@@ -129,7 +129,8 @@ def test_chart_is_a_separate_file(run_report: Call, tmp_path: Path) -> None:
 def test_terminal_format_writes_the_printed_text_to_the_named_file(
     run_report: Call, tmp_path: Path
 ) -> None:
-    # ``run_report`` returns the exit code, the standard output and the standard error.
+    # ``run_report`` returns the exit code, the standard output and the standard error. It has
+    # written the run bert, which it reports here; the terminal is the usual format.
     _, printed, _ = run_report("bert")
     code, out, _ = run_report("bert", "--format", "terminal", "-o", "page.txt")
     assert (code, out) == (0, "")
@@ -148,6 +149,8 @@ def test_terminal_format_writes_the_printed_text_to_the_named_file(
 def test_unusable_format_output_or_chart_is_refused(
     run_report: Call, tmp_path: Path, args: list[str], where: str, expected_error: str
 ) -> None:
+    # Reports are pages (.html, .md) or, with ``--chart``, the picture of a chart (.svg, .png). The
+    # exit code 2 is that of wrong options; ``where`` names the one at fault.
     code, out, err = run_report("bert", *args)
     assert (code, out) == (2, "")
     assert where in err

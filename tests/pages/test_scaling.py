@@ -64,7 +64,11 @@ def make_weak_scaling_records() -> list[Record]:
 
 
 def list_scaling_sections(runs: list[Record]) -> list[Section]:
-    """Return the sections of scaling on the first page of a report."""
+    """Return the sections of scaling on the first page of a report, which is that of all runs.
+
+    There may be one of weak scaling (the same batch on each rank) and one of strong scaling (the
+    same batch in all).
+    """
     return [
         section
         for section in build_documents(runs)[0].sections
@@ -154,7 +158,10 @@ def test_efficiency_above_105_percent_has_a_doubt(rate: float, doubted: bool) ->
 
 
 def make_trust(grade: str) -> Trust:
-    """Return trust of this grade, with a reason that gives it."""
+    """Return trust of this grade, with a reason that gives it: none if the result is usable.
+
+    ``noisy``: other programs used a quarter of the cores; ``do_not_quote``: data was generated.
+    """
     reasons = {
         "usable": [],
         "noisy": [message("machine_busy", share=0.25)],

@@ -66,6 +66,7 @@ def runs(tmp_path, monkeypatch):
 
 
 def read_page(path):
+    """Return the parser of a page's file: ``texts`` are its texts, others give its attributes."""
     return Reader(path.read_text(encoding="utf-8"))
 
 
@@ -526,7 +527,8 @@ def test_published_rows_are_listed_without_a_page(index_with_rows, tmp_path):
 def test_published_row_without_the_figure_of_speed_has_a_dash_and_not_zero(
     index_with_rows, tmp_path
 ):
-    # Speeds are compared by ``p_train``. This row of another machine gives only ``p_whole``.
+    # Speeds are compared by ``p_train``. This row of another machine gives only ``p_whole``, 4,000
+    # samples/s with the evaluations. It is added to the rows of the index, beside rows.csv.
     table = "configuration,model,precision,p_whole\nB200 1x8,toy,fp32,4000\n"
     (tmp_path / "runs" / "imported" / "other.csv").write_text(table)
     index_with_rows.refresh()

@@ -39,7 +39,7 @@ def make_launch_record(number, p_core, **changes):
 
 
 def change_recipe(**fields):
-    """Return the golden record as another run with changed recipe fields."""
+    """Return the golden record as another run with changed recipe fields; its id is "other"."""
     plan = read_golden_record().plan
     return read_golden_record(
         run_id="other", plan=plan.model_copy(update={"recipe": plan.recipe | fields})

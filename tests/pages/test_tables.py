@@ -262,6 +262,7 @@ def test_a_record_with_a_published_rows_values_prints_that_row():
 
 
 def read_about(case):
+    """Return what a plan holds of a case for its pages, such as titles and names of precisions."""
     return PlannedCase.from_case(cases.load(case))
 
 

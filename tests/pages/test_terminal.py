@@ -84,6 +84,7 @@ def test_summary_of_a_run_rates_the_result():
 
 
 def test_result_not_to_be_quoted_has_a_hint():
+    # Two runs that are equal but for the trust; that of the golden record is "noisy".
     doubtful = read_golden_record(run_id="odd", trust=Trust(grade="do_not_quote", reasons=[]))
     # The hint appears whichever of the two runs is not to be quoted.
     for chosen, others in (
