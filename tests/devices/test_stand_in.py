@@ -45,12 +45,18 @@ def call_in_process() -> Iterator[Callable[..., Any]]:
 
 @pytest.fixture(scope="module")
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of the cases' generated data."""
     return tmp_path_factory.mktemp("cache")
 
 
 @pytest.fixture(scope="module")
 def train_in_fp32(call_in_process: Any, cache: Path) -> Callable[[str], dict[str, Any]]:
-    """Return a function that trains a case's tiny recipe on the device, each case once."""
+    """Return a function that trains a case's tiny recipe on the stand-in, each case once.
+
+    ``train_on_stand_in`` runs in the process of ``call_in_process``, where torch knows this device.
+    It returns losses, events and what the device's simulated clock knows. ``cache`` is the folder
+    of generated data.
+    """
     return functools.cache(
         lambda case: call_in_process(stand_in_jobs.train_on_stand_in, case, cache)
     )
@@ -90,7 +96,9 @@ def test_gradient_accumulation_and_random_weights_equal_those_of_a_cpu(
 ) -> None:
     # ``changes`` are fields of the case's tiny recipe. ``stand_in_jobs.train`` trains on the CPU,
     # ``train_on_stand_in`` on a simulated device that computes there: losses differ by at most 1e-6
-    # (``FP32_ERROR``). ``KNOWN_WAITS`` has the cases whose steps are known to wait.
+    # (``FP32_ERROR``). ``list_wrong_figures`` names the times and waits that differ from what the
+    # clock of that device knows; ``KNOWN_WAITS`` has those of the cases whose steps are known to
+    # wait.
     expected = call_in_process(stand_in_jobs.train, case, cache, **changes)
     training = call_in_process(stand_in_jobs.train_on_stand_in, case, cache, **changes)
     assert training["losses"] == pytest.approx(expected["losses"], rel=FP32_ERROR)

@@ -131,8 +131,13 @@ def bare_machine(machine: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def install_vendor(
     monkeypatch: pytest.MonkeyPatch, build: TorchBuild | None, *packages: str
 ) -> None:
-    """Simulate that this build of torch and these packages are installed; None: no torch."""
-    for module in (nvidia, torch_vendor):
+    """Simulate that this build of torch and these packages are installed.
+
+    Args:
+        build: None: no torch.
+        packages: names of packages by which vendors add their devices to torch.
+    """
+    for module in (nvidia, torch_vendor):  # the two that ask for the installed build
         monkeypatch.setattr(module, "read_torch_build", lambda: build)
     # Vendors only compare the result with None.
     monkeypatch.setattr(torch_vendor, "find_spec", lambda name: name if name in packages else None)
@@ -270,7 +275,7 @@ def test_missing_torch_of_the_vendor_is_named(
 
 def test_devices_without_a_driver_are_named(bare_machine: Path, case: Case) -> None:
     vendor = case.kind()
-    # Processing accelerators (PCI class 0x1200): first one of another vendor.
+    # Processing accelerators (PCI class 0x1200): first one of another vendor, Intel (0x8086).
     add_pci_card(bare_machine, "0000:1a:00.0", vendor=0x8086, kind="0x120000")
     assert vendor.unusable() is None
     add_pci_card(bare_machine, "0000:1a:00.0", vendor=vendor.pci_vendor, kind="0x120000")

@@ -84,6 +84,10 @@ def lose_packets(hosts: Hosts, first: int, second: int) -> None:
     """Drop some packets between two hosts, in both directions.
 
     ``PACKET_LOSS`` is 0.3: three of ten. Each of the two hosts drops what it sends to the other.
+
+    Args:
+        first: number of one of the two hosts.
+        second: number of the other one.
     """
     for here, there in ((first, second), (second, first)):
         rule = shlex.split(
@@ -97,7 +101,9 @@ def stop_agent(hosts: Hosts, number: int, out: Path, patience_s: float = 600.0) 
     """Stop the agent of a host once it has joined, so that it sends no more heartbeats.
 
     Args:
+        number: of the host.
         out: folder of the acceptance, which has the evidence of all nodes.
+        patience_s: how long the host may take to join; it loads torch, beside five others.
 
     Returns:
         The agent, which the caller must kill: it ignores the end of its host.
@@ -121,6 +127,13 @@ def accept(folder: Path, case: str = "handicapped") -> tuple[Hosts, Path, str]:
     Six hosts of this machine (``NUM_HOSTS``), numbered from 0: host 0 (``QUOTA``) may use 3% of a
     core, the agent of host 1 (``HUNG``) is stopped, the ranks of host 2 (``CRASHES``) are killed,
     and 30% of the packets between hosts 3 and 4 (``LINK_ENDS``) are lost. Host 5 is healthy.
+
+    Args:
+        folder: an empty folder for the hosts' disks, the data, and the result in ``out``.
+        case: a case whose ranks take their host's handicap, a file "quota" or "crash" on its disk.
+
+    Returns:
+        The hosts, which have ended; the folder ``out``; what the command printed.
     """
     out = folder / "out"
     (folder / "hosts").mkdir()
@@ -137,6 +150,9 @@ def accept(folder: Path, case: str = "handicapped") -> tuple[Hosts, Path, str]:
         }
         settings["master_port"] = 29_711  # free on every host: it has a network of its own
         (folder / "cluster.yaml").write_text(json.dumps(settings))
+        # Each host is measured alone four times; ten rounds measure each pair twice. Hosts share
+        # two cores: a step may take 100% more than elsewhere (``WORSE_BY``), a product or a copy
+        # 1,000% (``RATES_WORSE_BY``). ``DEADLINE_S`` and ``JOIN_S`` are 60 s.
         command = [
             *(sys.executable, "-m", "trainmark", "accept", case),
             *shlex.split(f"--launcher ssh --nnodes {NUM_HOSTS} --nproc 1 --device cpu"),
@@ -177,6 +193,7 @@ def check_findings(hosts: Hosts, out: Path) -> dict[str, bool]:
     A deadline is 60 s (``DEADLINE_S``).
 
     Args:
+        hosts: those that were accepted; they give each number its address, the member's name.
         out: folder of the acceptance.
     """
     result = read_result(out)
@@ -204,6 +221,10 @@ def is_link_named(result: AcceptanceResult, ends: set[str]) -> bool:
 
     A finding of a bad link has, in ``members``, the addresses of the two hosts that it joins; both
     hosts may have the same finding, which counts once.
+
+    Args:
+        result: of the acceptance; its members are the hosts.
+        ends: the addresses of the two hosts.
     """
     bad = {
         frozenset(finding.members)
@@ -219,6 +240,10 @@ def find_longest_wait_s(out: Path, absent: str) -> float:
 
     Each node writes its events to a file of the evidence: it has "arrived" at the barrier before a
     measurement, and the measurement was "not_measured" because of the absent node.
+
+    Args:
+        out: folder of the acceptance.
+        absent: address of the node.
     """
     longest_s = 0.0
     for path in (out / EVIDENCE_DIR).glob("*.jsonl"):

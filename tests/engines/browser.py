@@ -57,14 +57,24 @@ def browser() -> Iterator[Browser]:
 
 @dataclass
 class Visit:
-    """A page in a window, with its errors."""
+    """A page in a window, with its errors.
+
+    Args:
+        page: Playwright's page.
+        home: the only allowed beginning of requested addresses.
+        errors: texts of the errors so far; any fails the test at its end.
+    """
 
     page: Page
-    home: str  # the only allowed beginning of requested addresses
-    errors: list[str] = field(default_factory=list)  # so far
+    home: str
+    errors: list[str] = field(default_factory=list)
 
     def watch(self) -> None:
-        """Record errors, dialogs and requests to other hosts from now on."""
+        """Record errors, dialogs and requests to other hosts from now on.
+
+        Each adds a text to ``errors``. The script reports what the page's own policy of security
+        refuses as an error of the console.
+        """
         page = self.page
         page.on("console", self._record_console_error)
         page.on("pageerror", lambda error: self.errors.append(str(error)))
@@ -114,7 +124,10 @@ class Visit:
         return self
 
     def list_overflowing_elements(self) -> list[str]:
-        """Return the elements that reach beyond the page's right edge."""
+        """Return the elements that reach beyond the page's right edge, by more than a pixel.
+
+        Of each, the first 150 characters of its HTML; at most five, which a message can show.
+        """
         return self.page.evaluate(
             """() => {
             const width = document.documentElement.clientWidth;
@@ -201,7 +214,7 @@ def file_home(path: Path) -> str:
 
 
 def unfold(window: Visit) -> None:
-    """Open every fold of a page."""
+    """Open every fold of a page, a ``details`` in one of its sections, by a script."""
     window.page.evaluate(
         "document.querySelectorAll('section > details').forEach(x => x.open = true)"
     )

@@ -42,12 +42,19 @@ _IMPORTS = "import torch, trainmark.rank.worker"
 
 @dataclass
 class Rootless:
-    """A user, where its files are, and the interpreter that it may run."""
+    """A user, where its files are, and the interpreter that it may run.
+
+    Args:
+        folder: for the files of the user and of the runtime.
+        runtime: "podman" or "docker".
+        python: path of an interpreter with torch, for the user and in the container.
+        variables: of the environment, with which the runtime works.
+    """
 
     folder: Path
     runtime: str = "podman"
-    python: str = ""  # an interpreter with torch, for the user and in the container
-    variables: dict[str, str] = field(default_factory=dict)  # with which the runtime works
+    python: str = ""
+    variables: dict[str, str] = field(default_factory=dict)
 
     @property
     def prefix(self) -> tuple[str, ...]:
@@ -234,6 +241,9 @@ def _build_environment(folder: Path) -> dict[str, str]:
 
 def _set_up_image(user: Rootless) -> str | None:
     """Make the image, and set the interpreter of ``user``; return why no container runs here.
+
+    ``IMAGE`` is the name of the image; its folders of programs are empty, and those of this machine
+    are mounted there.
 
     Returns:
         None: containers run.

@@ -31,6 +31,9 @@ def create(words: list[str]) -> None:
     ``FOLDER`` is the folder of the simulated cluster, in which a pod is a process of this machine.
     Its file ``JOB`` has the manifest, and the files N.pid, N.log and N.exit are those of pod N.
     ``POD`` is a script of the shell that runs the text $1 and writes its exit code to the file $2.
+
+    Args:
+        words: of the command line; the path of the manifest follows "-f".
     """
     manifest = yaml.safe_load(Path(words[words.index("-f") + 1]).read_text())
     if "--dry-run=server" in words:
@@ -58,12 +61,17 @@ def create(words: list[str]) -> None:
 
 def is_alive(file: Path) -> bool:
     """Return whether the pod runs whose process id is in the file."""
+    # A pod that has ended stays a zombie until its parent process asks for its exit code.
     pid = int(file.read_text())
     return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
 
 
 def build_status(file: Path) -> dict[str, Any]:
-    """Return the status of the pod whose process id is in the file."""
+    """Return the status of a pod, as Kubernetes states it.
+
+    Args:
+        file: N.pid, which has the process id of pod N; N.exit beside it has its exit code.
+    """
     if is_alive(file):
         return {"phase": "Running", "containerStatuses": [{"state": {"running": {}}}]}
     code = int(file.with_suffix(".exit").read_text())
@@ -76,7 +84,8 @@ def get(_: list[str]) -> None:
     """Print the job, unless it was deleted, and its pods; a deleted job has those that run.
 
     ``FOLDER`` has a file N.pid for pod N, ``JOB`` is the file of the job that was not deleted.
-    ``INDEX`` is the name of Kubernetes' annotation with a pod's number.
+    ``INDEX`` is the name of Kubernetes' annotation with a pod's number. The argument, the words of
+    the command line, is not needed: there is one job.
     """
     files = [file for file in sorted(FOLDER.glob("*.pid")) if JOB.exists() or is_alive(file)]
     pods = [
@@ -102,7 +111,8 @@ def get(_: list[str]) -> None:
 def delete(_: list[str]) -> None:
     """Forget the job and end its pods; each pod is a group of processes.
 
-    ``JOB`` is the file with the job, ``FOLDER`` has a file N.pid with the process id of pod N.
+    ``JOB`` is the file with the job, ``FOLDER`` has a file N.pid with the process id of pod N. The
+    argument, the words of the command line, is not needed: there is one job.
     """
     JOB.unlink(missing_ok=True)
     for file in FOLDER.glob("*.pid"):

@@ -71,6 +71,7 @@ def list_missing_programs() -> list[str]:
 
 
 def _find_program(name: str) -> str | None:
+    """Return a program's path, also in /usr/sbin; None: it is not installed."""
     return shutil.which(name, path=f"{os.environ.get('PATH', '')}:{_SBIN}")
 
 
@@ -84,7 +85,14 @@ def _choose_free_ports(count: int) -> list[int]:
 
 
 class SlurmCluster:
-    """The cluster; ``variables`` is what Slurm's programs need to find it."""
+    """The cluster: two nodes that are daemons on this machine.
+
+    Args:
+        folder: for all files of Slurm; it has ``slurm.conf``.
+
+    Attributes:
+        variables: of the environment, by which Slurm's programs find the cluster.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

@@ -25,6 +25,7 @@ _PATIENCE_S = 20.0
 
 
 def find_program(name: str) -> str | None:
+    """Return a program's path, also in /usr/sbin and /sbin; None: it is not installed."""
     return shutil.which(name, path=_PATH)
 
 
@@ -39,7 +40,14 @@ def explain_absence() -> str | None:
 
 
 def run(*args: str, **options: object) -> str:
-    """Run a program that must end without an error; return its output."""
+    """Run a program that must end without an error; return its output.
+
+    ``find_program`` also looks in /usr/sbin and /sbin; the caller knows that the program is there.
+
+    Args:
+        args: name and arguments of the program.
+        options: of ``subprocess.run``.
+    """
     path = find_program(args[0])
     assert path is not None
     return subprocess.run(
@@ -49,14 +57,23 @@ def run(*args: str, **options: object) -> str:
 
 @dataclass
 class Namespace:
-    """Processes that share a network, and other namespaces on request."""
+    """Processes that share a network, and other namespaces on request.
 
-    options: tuple[str, ...] = ()  # of unshare, for the other namespaces
-    script: str = ":"  # commands of a shell that prepare it
+    Args:
+        options: of the program unshare, for the other namespaces.
+        script: commands of the shell that prepare it.
+
+    Attributes:
+        process: unshare, whose input and output are those of the first process.
+    """
+
+    options: tuple[str, ...] = ()
+    script: str = ":"
     process: subprocess.Popen[str] = field(init=False)
 
     def __post_init__(self) -> None:
-        # The first process reads its input, and so ends with this process at the latest.
+        # The first process brings the loopback up, prepares the namespace and reports that. Then it
+        # reads its input, and so ends with this process at the latest.
         script = f"ip link set lo up; {self.script}; echo ready; exec cat"
         self.process = subprocess.Popen(
             ["unshare", "--net", *self.options, "sh", "-c", script],
@@ -80,7 +97,10 @@ class Namespace:
         return ["nsenter", f"--net=/proc/{self.pid}/ns/net", *args]
 
     def end(self) -> None:
-        """Close the input of the first process: it ends, and with it all others."""
+        """Close the input of the first process: it ends, and with it all others.
+
+        ``_PATIENCE_S`` is 20 s: how long that may take.
+        """
         assert self.process.stdin is not None
         self.process.stdin.close()
         self.process.wait(_PATIENCE_S)
@@ -90,7 +110,16 @@ class Namespace:
 
 @dataclass
 class Hosts:
-    """A login machine at 10.0.0.1 and nodes from 10.0.0.2 on, each with its own disk."""
+    """A login machine at 10.0.0.1 and nodes from 10.0.0.2 on, each with its own disk.
+
+    Args:
+        folder: for the nodes' disks, keys and settings.
+        count: number of nodes, which are numbered from 0.
+
+    Attributes:
+        login: the network of the login machine, where commands for all nodes start.
+        nodes: the namespaces of the nodes, by number.
+    """
 
     folder: Path
     count: int = 2
@@ -109,6 +138,7 @@ class Hosts:
         self.write_known_hosts()
 
     def get_address(self, number: int) -> str:
+        """Return a node's address; that of the login machine is 10.0.0.1."""
         return f"10.0.0.{number + 2}"
 
     def get_disk(self, number: int) -> Path:
@@ -211,6 +241,7 @@ class Hosts:
         }
 
     def end(self) -> None:
+        """End all processes of the nodes, then those of the login machine, which connects them."""
         for namespace in (*self.nodes, self.login):
             namespace.end()
 

@@ -24,7 +24,11 @@ BOTH_RUNTIMES = pytest.mark.parametrize("user", ["podman", DOCKER], indirect=Tru
 
 @pytest.fixture(scope="module", params=["podman"])
 def user(request):
-    """Return the user of the runtime that the test names; skip if it runs no container here."""
+    """Return a user who runs containers by the runtime that the test names.
+
+    The runtime is podman or, at night only, docker; without a name it is podman. The test is
+    skipped if the runtime is not here or starts no container.
+    """
     name = request.param
     if explain_absence(name):
         pytest.skip(f"no {name} here: {explain_absence(name)}")
@@ -79,6 +83,7 @@ def run(user, work, start_run):
 
 
 def list_containers(user):
+    """Return the ids of the containers that run, as bytes."""
     return user.run_command(user.runtime, "ps", "--quiet").stdout.split()
 
 
@@ -133,7 +138,8 @@ def test_ctrl_c_ends_the_container(run, user, work):
 @BOTH_RUNTIMES
 def test_container_ends_if_its_launcher_is_killed(run, user, work):
     # With ``fault=wait`` a rank of the case ``faulty`` writes to the pipe ``fifo`` and waits to be
-    # killed. The runtimes are podman and docker (``BOTH_RUNTIMES``).
+    # killed. The runtimes are podman and docker (``BOTH_RUNTIMES``). ``run`` starts the program as
+    # ``user``, who runs the containers; ``list_containers`` lists the ids of those that still run.
     process, run_dir = run("fault=wait")
     wait_for_fault(work / "fifo")
     (container,) = list_containers(user)

@@ -65,6 +65,7 @@ def open_page(site, visit):
 
 
 def find_visible_rows(window):
+    """Return a locator of the rows that the list of runs shows."""
     return window.page.locator("table.runs tbody tr:visible")
 
 
@@ -298,6 +299,8 @@ def test_runs_of_other_work_are_compared_by_a_link_that_names_the_differences(op
 
 @pytest.mark.parametrize("name", ["case", "compared"])
 def test_charts_are_not_cropped_on_a_phone(open_page, name):
+    # ``PAGES`` has the address of a page of each kind, here those of a case and of a comparison. A
+    # phone has 360 pixels.
     window = open_page(PAGES[name], width=360)
     window.page.locator(".drawing svg").first.wait_for()
     # Texts that reach beyond the right edge of their chart, or were shortened.

@@ -49,7 +49,11 @@ def write_cluster_file(folder, **keys):
     """Write a cluster file for nodes that share this host: its loopback, and a free port.
 
     Args:
-        keys: options of sbatch.
+        folder: in which ``cluster.yaml`` is written.
+        keys: options of sbatch, beside the partition, which has both nodes.
+
+    Returns:
+        The path of the file.
     """
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -68,7 +72,10 @@ def write_cluster_file(folder, **keys):
 
 @pytest.fixture
 def run(idle_cluster, start_run, tmp_path):
-    """Return a function that starts ``trainmark run`` on both nodes; ``keys``: for sbatch."""
+    """Return a function that starts ``trainmark run`` on both nodes; ``keys``: for sbatch.
+
+    The function returns the process and the run's folder.
+    """
 
     def start(*args, case="faulty", **keys):
         # ``TWO_NODES``: the words for the launcher slurm with two nodes of a rank each. The case
@@ -175,7 +182,8 @@ def test_a_detached_job_is_cancelled_later(idle_cluster, trainmark, tmp_path, fi
 
     ``TWO_NODES``: the words for the launcher slurm with two nodes of a rank each. With
     ``fault=wait`` rank 1 of the case ``faulty`` writes to the pipe ``fifo`` and waits to be killed.
-    ``trainmark`` runs the program in ``tmp_path`` until it ends.
+    ``trainmark`` runs the program in ``tmp_path`` until it ends. ``idle_cluster`` is a cluster of
+    two nodes on this machine, which sbatch finds by the environment.
     """
     args = ("run", "faulty", "fault=wait", "fault_rank=1", *TWO_NODES)
     submitted = trainmark(

@@ -44,6 +44,7 @@ def make_args(hosts, tmp_path):
 
     The file also sets variables of the environment: the folder of the tests' cases, and
     ``FAULT_FIFO``, to which the case that fails writes its process id when it reaches the fault.
+    ``PORT`` is any port: each host has a network of its own, in which it is free.
     """
 
     def make():
@@ -63,7 +64,11 @@ def make_args(hosts, tmp_path):
 
 @pytest.fixture
 def run(hosts, start_run, make_args):
-    """Return a function that starts ``trainmark run`` on the login machine."""
+    """Return a function that starts ``trainmark run`` on the login machine, with two nodes.
+
+    The function returns the process and the run's folder. The case ``faulty`` plants a fault that
+    its argument ``fault`` names.
+    """
 
     def start(*options, case="faulty"):
         return start_run(*options, *make_args(), case=case, prefix=hosts.login.enter_namespace())

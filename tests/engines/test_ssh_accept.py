@@ -40,6 +40,10 @@ def stop_agent(rank, patience_s=300.0):
     """Stop the agent of a node, so that its heartbeats end; return its process.
 
     The caller must kill it: a stopped process ignores other signals.
+
+    Args:
+        rank: number of the node.
+        patience_s: how long the agent may take to start.
     """
     end_s = time.monotonic() + patience_s
     while time.monotonic() < end_s:
@@ -66,7 +70,7 @@ def test_hung_host_is_named_and_the_others_measure_all_their_pairs(hosts, tmp_pa
         *shlex.split("-m trainmark accept toy --launcher ssh --nnodes 4 --nproc 1"),
         *("--cluster", str(tmp_path / "cluster.yaml")),
         *shlex.split("--device cpu --repeats 2 --seconds 0.2 --deadline 120 --join 60"),
-        # The hosts share the cores of one machine.
+        # The hosts share the cores of one machine: only what takes 1,000% more is too slow.
         *shlex.split("--worse-by 10 --rates-worse-by 10"),
         *("--out", str(out)),
     ]

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 
 def test_file_truncated_at_any_byte_yields_exactly_its_complete_lines(tmp_path: Path) -> None:
+    # ``name_rank_file(0)`` is the name of rank 0's file. The clock goes on only by ``advance``, by
+    # 7 ns before each event, whose ``t_ns`` is the time at which it is written.
     path, clock = tmp_path / name_rank_file(0), FakeClock()
     writer = EventWriter(path, clock)
     expected = []
@@ -36,6 +38,7 @@ def test_file_truncated_at_any_byte_yields_exactly_its_complete_lines(tmp_path: 
             {"event": "span", "t_ns": clock(), "start_ns": 1, "end_ns": 2, "name": name}
         )
     writer.close()
+    # The file cut to each length: a line without its end is no event yet, and no fault either.
     content = path.read_bytes()
     for length in range(len(content), -1, -1):
         os.truncate(path, length)
@@ -83,7 +86,7 @@ def test_hole_in_a_file_is_an_error_where_every_line_must_be_an_event(tmp_path: 
     EventWriter(path, FakeClock()).emit("end")
     # ``MAX_LINE_BYTES``, 64 MiB, is the longest line that is read: the zeros have twice as many.
     os.truncate(path, path.stat().st_size + 2 * MAX_LINE_BYTES)  # zeros, as a crash leaves them
-    events = iterate_events(path)
+    events = iterate_events(path)  # pairs of a line's number, from 1, and its event
     number, event = next(events)
     assert (number, event["event"]) == (1, "end")
     with pytest.raises(RecordError, match="not an event") as caught:
@@ -176,6 +179,7 @@ def test_tail_returns_each_event_once_for_any_partial_reads(tmp_path: Path) -> N
     content = b"".join(
         b'{"event":"synced","t_ns":%d,"unix_ns":0}\n' % time_ns for time_ns in range(5)
     )
+    # The second one reads at most 7 bytes at a time, less than a line.
     tail, tail_in_chunks = EventTail(path), EventTail(path, chunk_bytes=7)
     assert tail.read_new() == []  # there is no file yet
     assert tail.is_unread  # nothing was read so far

@@ -28,7 +28,7 @@ def make_rank(offset_ns: int, skew_ns: int = 0, *, synced: bool = True) -> list[
         synced: whether there is the event that all ranks emit at the same moment.
     """
     events = rank_events()
-    if synced:
+    if synced:  # after the rank's start at 1 s and its first span, which ends at 3 s
         events.insert(2, make_event("synced", 3 * S, unix_ns=UNIX + 3 * S + skew_ns))
     moved = []
     for entry in events:
@@ -57,6 +57,10 @@ def make_node_events(
 
 
 def make_exit(t_ns: int, **fields: Any) -> dict[str, Any]:
+    """Return the event by which a node reports that its ranks have ended, without a failure.
+
+    ``fields`` replace or add fields of the event.
+    """
     return make_event("ranks_ended", t_ns, **{"failures": []} | fields)
 
 
@@ -68,6 +72,7 @@ def test_node_times_are_converted_to_the_clock_of_the_first_node(tmp_path: Path)
     the node's ranks have ended.
     """
     offset, skew = 5_000 * S, 7 * S  # a clock of another machine, its wall clock 7 s ahead
+    # The run was submitted from a third machine, whose clock shows 99 s at the launch.
     run = write_run(tmp_path / "run", [launch_event(99 * S)], make_rank(0), make_rank(offset, skew))
     write_events(run / "events.node0.jsonl", make_node_events(0, make_exit(12 * S)))
     write_events(

@@ -36,8 +36,14 @@ def select_points(
 ) -> Any:
     """Return the points of the series of ``quantity`` for a device, by index, or for the host.
 
-    A point is a pair: seconds after the launch, and the value. ``subject`` is the rank that uses
-    the device, the number of the host, or one of the lines for many devices, such as "lowest".
+    A point is a pair: seconds after the launch, and the value.
+
+    Args:
+        series: all series of a run.
+        quantity: such as "power_w".
+        subject: the rank that uses the device, the number of the host, or one of the lines for many
+            devices, such as "lowest".
+        of_host: whether ``subject`` is a host; a host and a device may have the same quantity.
     """
     (matching_points,) = (
         x.points for x in series if (x.quantity, x.of, x.of_host) == (quantity, subject, of_host)

@@ -35,7 +35,12 @@ def summarize_readings(
 
 
 def compute_nearest_mean(interval: tuple[int, int], inside: Sequence[tuple[int, int]]) -> float:
-    """Return the mean that gives each moment the value of its nearest reading."""
+    """Return the mean that gives each moment the value of its nearest reading.
+
+    Args:
+        interval: its start and end, in the unit of the readings' times.
+        inside: the readings in the interval, in the order of their times: pairs of time and value.
+    """
     start, end = interval
     total = Fraction(0)
     for index, (t_ns, value) in enumerate(inside):
