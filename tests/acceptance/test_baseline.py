@@ -87,9 +87,12 @@ def test_single_node_is_judged_by_a_baseline(step_s: float, verdict: Verdict) ->
 
 
 def test_baseline_with_few_measurements_widens_the_intervals() -> None:
+    """Four equally fast nodes take 1.0 s for a step alone, as long as the baseline.
+
+    A node's slowdown is an estimate with an interval around it. A baseline is a median of ``count``
+    measurements: the fewer they are, the less it is known, and the wider the interval.
+    """
     measured = make_single_node_measurements(num_nodes=4, step_s=1.0)
-    # A node's slowdown is an estimate with an interval around it. A baseline is a median of
-    # ``count`` measurements: the fewer they are, the less it is known, and the wider the interval.
     width = {}  # of the interval of the first node, by ``count``
     for count in (1, 100):
         nodes = judge_measurements(measured, baseline=Baseline(seconds=1.0, count=count)).nodes

@@ -107,6 +107,11 @@ def test_ring_of_many_nodes_sends_twice_what_a_pair_sends() -> None:
 
 
 def test_model_has_the_median_of_nodes_alone_and_of_pairs() -> None:
+    """The lists are seconds of a step: of nodes alone, and of pairs; 9.0 and 7.0 are outliers.
+
+    ``noise`` is the share by which times vary, which the model only keeps. Without times of either
+    kind there is no model.
+    """
     model = fit_step_time_model([1.0, 9.0, 1.1], [1.3, 1.2, 7.0, 1.2], noise=0.02)
     # 3 + 4 measurements, from which two medians are estimated. The median of four is the mean of
     # the two in the middle, 1.2 and 1.3.
@@ -277,10 +282,12 @@ def test_search_reuses_earlier_measurements() -> None:
 
 
 def test_three_nodes_are_not_searched() -> None:
+    """With fewer than four nodes the pairs already show every fault: nothing is to be measured."""
     assert Cluster(3).search() == GroupSearch(outcome="as_predicted")
 
 
 def test_names_are_ordered_by_their_numbers() -> None:
+    """As text alone, node10 would come before node9."""
     assert sorted(["node10", "node9", "a2", "a"], key=make_natural_key) == [
         "a",
         "a2",

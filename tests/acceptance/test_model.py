@@ -54,6 +54,7 @@ def round_robin_pairs(num_nodes: int, seconds: float = 2.0) -> dict[tuple[int, i
 
 
 def list_node_verdicts(judgement: Judgement) -> list[str]:
+    """Return the verdict of each node, such as ``pass`` or ``slow``, by its number."""
     return [verdict.value for verdict in judgement.nodes.verdict]
 
 
@@ -234,6 +235,7 @@ def test_no_measurements_give_no_verdicts() -> None:
 
 @pytest.mark.parametrize(("repeats", "is_known"), [(1, False), (2, True)])
 def test_noise_of_a_single_round_is_not_known(repeats: int, is_known: bool) -> None:
+    """Three equal nodes are measured alone and in all pairs, in ``repeats`` rounds."""
     # Three pairs of three nodes have as many measurements as effects, and say nothing of the noise.
     measured = make_exact_measurements(
         num_nodes=3, alone_s=[1.0] * 3, pair_s=round_robin_pairs(3), repeats=repeats
@@ -246,6 +248,7 @@ def test_noise_of_a_single_round_is_not_known(repeats: int, is_known: bool) -> N
 
 
 def test_noise_that_is_unknown_to_the_verdicts_is_not_reported() -> None:
+    """Two nodes were planned; of one there are two times of a step alone, 1.0 s and 1.2 s."""
     # Node 1 was never measured, node 0 twice: as many measurements as nodes, so that no interval
     # has an end.
     measured = Measurements(
@@ -287,6 +290,11 @@ def test_common_slowdown_of_all_nodes_is_removed_and_reported() -> None:
 
 
 def test_wide_interval_is_undecided_and_reports_how_many_rounds_would_decide() -> None:
+    """Eight nodes are measured in only two rounds; one is as slow as is just allowed.
+
+    ``low`` and ``high`` are the ends of the interval of each node's slowdown, ``more_rounds`` how
+    many further rounds would decide about it.
+    """
     limit = 0.01  # slowdown up to which a node passes; any small one
     generator = np.random.default_rng(3)  # of the simulated noise of 2%
     rounds = plan_pair_rounds(8, num_rounds=2)
@@ -429,6 +437,7 @@ def test_a_thousand_nodes_are_judged_in_little_memory() -> None:
 
 
 def test_fewer_single_measurements_than_nodes_do_not_reduce_the_degrees_of_freedom() -> None:
+    """The degrees of freedom of a fit: its measurements minus the effects that it estimates."""
     # 11 pairs minus one effect of each of 8 nodes.
     assert count_degrees_of_freedom(num_alone=0, num_pairs=11, num_nodes=8) == 3
     # Measurements of nodes alone add as many as there are more of them than nodes: none of 1, and

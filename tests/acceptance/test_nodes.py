@@ -82,6 +82,7 @@ class Engine:
         self._now_s = 0.0
 
     def read_state(self, _job: EngineJob) -> JobState:
+        """Note the time, and answer with the next phase; None: the engine cannot be reached."""
         self.queried_at_s.append(self._now_s)
         phase = next(self._phases)
         if phase is None:
@@ -89,9 +90,11 @@ class Engine:
         return JobState(phase=phase)
 
     def cancel(self, _job: EngineJob) -> None:
+        """Count the call; the job goes on through its phases."""
         self.num_cancels += 1
 
     def monotonic(self) -> float:
+        """Return the time by the clock of the wait, in seconds from 0."""
         return self._now_s
 
     def sleep(self, seconds: float) -> None:
@@ -162,6 +165,7 @@ def measure_alone(writer: EvidenceWriter, step_s: float = 0.1) -> None:
 
 
 def judge_folder(folder: Path, num_nodes: int = 4) -> AcceptanceResult:
+    """Return the result of the evidence in a folder, in which ``num_nodes`` nodes were planned."""
     return conclude_session(folder, num_nodes).result
 
 
@@ -325,6 +329,12 @@ def measure_set(writers: list[EvidenceWriter], members: str, step_s: float) -> N
 def test_slow_set_of_all_nodes_is_halved_and_slow_path_between_halves_blames_no_node(
     tmp_path: Path,
 ) -> None:
+    """Of four nodes, a to d, all alone and all pairs are as fast as each other.
+
+    Then the search for slow groups measures the set of all nodes, which is slow, and its halves,
+    which are not. ``sets_to_measure`` are the sets that it needs next, ``wholes`` the results of
+    sets of all nodes.
+    """
     writers = [join(tmp_path, rank) for rank in range(4)]
     for writer in writers:
         measure_alone(writer)
@@ -383,6 +393,10 @@ def test_set_with_a_node_that_reported_nothing_has_no_measurement(tmp_path: Path
 
 
 def test_nodes_of_another_product_are_not_compared(tmp_path: Path) -> None:
+    """The nodes a, b and c have devices of the product ``gpu``, d (rank 3) of the product ``old``.
+
+    A doubt is the reason why a node is undecided.
+    """
     # The last node is slow, but no other node has its product.
     for rank in range(4):
         product = "old" if rank == 3 else "gpu"
@@ -455,6 +469,10 @@ def test_two_nodes_are_compared_with_each_other(tmp_path: Path) -> None:
 
 
 def test_node_without_the_shared_folder_is_named_with_its_error(tmp_path: Path) -> None:
+    """Three of the four planned nodes have measured themselves; the last one, rank 3, could not.
+
+    A node without evidence is called ``node`` and its rank.
+    """
     for rank in (0, 1, 2):  # of four
         measure_alone(join(tmp_path, rank))
     # The output of the job, each line with its node: node 3 could not write evidence.
@@ -494,6 +512,7 @@ def test_two_nodes_with_the_same_name_get_different_names(tmp_path: Path) -> Non
 
 
 def never_stop() -> bool:
+    """Stand for a user who does not ask to stop."""
     return False
 
 

@@ -168,11 +168,16 @@ def test_200_flipped_bits_are_found_at_the_right_device(
 
 @pytest.mark.nightly
 def test_1000_clean_trainings_raise_no_alarm(planned_training: tuple[Plan, JobContext]) -> None:
+    """Trainings from the same seed have the same digests (checksums) of their ``STEPS``, 3, steps.
+
+    A difference would be taken for a fault of the device.
+    """
     usual = digest_steps(Training(*planned_training), STEPS)
     assert all(digest_steps(Training(*planned_training), STEPS) == usual for _ in range(1000))
 
 
 def test_training_continues_into_the_next_epoch(planned_training: tuple[Plan, JobContext]) -> None:
+    """A ``Training`` goes on for as many steps as are asked for; the fixture plans the toy case."""
     training = Training(*planned_training)
     steps = training.job.steps_per_epoch + 2  # two steps of the second epoch
 
@@ -202,6 +207,10 @@ def test_windows_are_timed_one_by_one(planned_training: tuple[Plan, JobContext])
 def test_one_slow_step_before_the_windows_does_not_shorten_them(
     planned_training: tuple[Plan, JobContext], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """A window is a number of steps that are timed together; warm-up steps come before the first.
+
+    The result has the mean seconds of a step in each window.
+    """
     # The fake is a training and the clock on which its steps take 1 ms each, plus these pauses. The
     # second step is a warm-up step; the fastest of these decides how many steps a window has.
     clock = FakeClock(pauses={2: 0.1, 40: 0.1})
@@ -226,8 +235,10 @@ class FakeClock:
         self.num_steps = 0
 
     def step(self) -> None:
+        """Take a step: 1 ms and its pause pass."""
         self.num_steps += 1
         self.now_s += 0.001 + self.pauses.get(self.num_steps, 0.0)
 
     def read(self) -> float:
+        """Return the time in seconds, in the place of ``perf_counter``."""
         return self.now_s

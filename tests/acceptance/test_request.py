@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 
 def test_all_phases_are_the_default_and_their_order_is_fixed() -> None:
+    """The phases are measured in the order of the first list, however the request lists them."""
     assert AcceptRequest().chosen_phases == ["devices", "nodes", "pairs", "groups"]
     assert AcceptRequest(phases="pairs, devices").chosen_phases == ["devices", "pairs"]
 
@@ -42,6 +43,7 @@ def test_unknown_phase_is_refused(phases: str) -> None:
     ],
 )
 def test_value_out_of_bounds_names_its_option(field: str, value: float) -> None:
+    """Numbers of rounds and ranks must be at least 1, seconds and the share more than 0."""
     with pytest.raises(UsageError) as refused:
         AcceptRequest.build(**{field: value})
     assert refused.value.where == f"--{field.replace('_', '-')}"
@@ -68,6 +70,10 @@ def test_four_devices_have_rounds_of_devices_nodes_and_pairs(tmp_path: Path) -> 
 
 
 def test_other_work_in_a_folder_with_an_acceptance_is_refused(tmp_path: Path) -> None:
+    """The folder keeps the first request, of two ranks; later ones must plan the same work.
+
+    ``bs`` is any setting of the recipe.
+    """
     folder = tmp_path / "folder"
     first = AcceptRequest.build(case="toy", device="cpu", nproc=2, out=folder)
     with prepare_acceptance(first) as acceptance:
@@ -91,6 +97,7 @@ def test_other_work_in_a_folder_with_an_acceptance_is_refused(tmp_path: Path) ->
 
 
 def test_folder_that_is_in_use_or_holds_other_files_is_refused(tmp_path: Path) -> None:
+    """An acceptance that has not ended uses folder ``a``; ``b`` has a file of something else."""
     request = AcceptRequest.build(case="toy", device="cpu", nproc=1, out=tmp_path / "a")
     with (
         prepare_acceptance(request),  # it holds the folder's lock
@@ -111,6 +118,7 @@ def test_folder_that_is_in_use_or_holds_other_files_is_refused(tmp_path: Path) -
 
 
 def test_folder_that_cannot_be_made_is_refused_with_a_fix(tmp_path: Path) -> None:
+    """The error names the folder, the reason as the system states it, and the option to change."""
     (tmp_path / "file").touch()
     out = tmp_path / "file" / "a"  # a file has no folders in it; this fails for root, too
     request = AcceptRequest.build(case="toy", device="cpu", nproc=1, out=out)

@@ -32,12 +32,14 @@ def test_no_node_is_in_two_pairs_of_a_round(num_nodes: int) -> None:
 
 
 def test_fewer_than_two_nodes_have_no_rounds_and_two_have_the_same_pair_in_each() -> None:
+    """Three rounds are asked for; a round is a list of pairs of the numbers of nodes."""
     assert plan_pair_rounds(num_nodes=0, num_rounds=3) == []
     assert plan_pair_rounds(num_nodes=1, num_rounds=3) == []
     assert plan_pair_rounds(num_nodes=2, num_rounds=3) == [[(0, 1)]] * 3
 
 
 def test_random_rounds_repeat_no_pair_before_all_were_measured() -> None:
+    """``plan_pair_rounds`` returns the pairs of each round; a node is in one pair of a round."""
     # Fewer rounds than the 63 of a round robin.
     rounds = plan_pair_rounds(num_nodes=64, num_rounds=30, seed=1)
 
@@ -50,6 +52,7 @@ def test_random_rounds_repeat_no_pair_before_all_were_measured() -> None:
 
 
 def test_one_node_has_no_rounds() -> None:
+    """A round consists of pairs of nodes, and one node has none; 5 is any number of rounds."""
     assert plan_pair_rounds(num_nodes=1, num_rounds=5) == make_round_robin(1) == []
 
 
@@ -71,4 +74,5 @@ def test_pairs_are_scheduled_in_rounds_without_a_repeated_node() -> None:
 
 
 def test_pairs_with_busy_nodes_are_excluded() -> None:
+    """Of the pairs to schedule, those with a node of ``busy`` wait for a later call."""
     assert pack_disjoint_rounds([(0, 1), (2, 3)], busy=[3]) == [[(0, 1)]]  # node 3 trains already

@@ -26,6 +26,10 @@ def test_finished_test_states_no_times() -> None:
 
 
 def test_rounds_of_each_phase_are_counted_and_timed() -> None:
+    """Two rounds of devices and one of nodes, each of about 30 s (``round_s``).
+
+    The lines of the phases are behind the title.
+    """
     schedule = [
         ScheduledRound(phase="devices", number=0, teams=[("a",)]),
         ScheduledRound(phase="devices", number=1, teams=[("a",)]),

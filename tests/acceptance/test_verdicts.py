@@ -42,10 +42,12 @@ def judge_folder(folder: Path, interrupted: str | None = None) -> AcceptanceResu
 
 
 def list_decisions(result: AcceptanceResult) -> list[str]:
+    """Return the decision about each device, such as ``pass``, in their order."""
     return [member.decision for member in result.members]
 
 
 def list_finding_codes(result: AcceptanceResult, name: str) -> list[str]:
+    """Return the codes of what was found against the device of this name, such as ``slow``."""
     findings = next(member for member in result.members if member.name == name).findings
     return [finding.code for finding in findings]
 
@@ -128,6 +130,10 @@ def test_link_that_was_slow_once_is_measured_again(tmp_path: Path) -> None:
 
 
 def test_device_that_computes_differently_fails(tmp_path: Path) -> None:
+    """Each of four devices has trained twice; trainings are compared by checksums of their steps.
+
+    ``make_digests`` returns those that all others have; ``change=1`` changes a weight's.
+    """
     # Both of its trainings end with other weights than those of the other devices.
     different = [make_digests(change=1)] * 2
     DeviceEvidence(tmp_path, trainings={DEVICES[3]: different}).write_all_phases()
@@ -143,6 +149,10 @@ def test_device_that_computes_differently_fails(tmp_path: Path) -> None:
 def test_page_does_not_say_that_all_devices_repeat_their_results_if_one_does_not(
     tmp_path: Path,
 ) -> None:
+    """``make_digests`` returns the checksums of a training, the same for each of the other devices.
+
+    The finding against the device names what it was compared with: itself.
+    """
     # The second training of one of four devices ends with other weights than its first.
     unreliable = [make_digests(), make_digests(change=1)]
     DeviceEvidence(tmp_path, trainings={DEVICES[3]: unreliable}).write_all_phases()
@@ -602,6 +612,7 @@ def test_result_without_a_round_has_no_date(tmp_path: Path) -> None:
 
 
 def test_folder_without_a_result_is_refused(tmp_path: Path) -> None:
+    """The folder is empty; a result would be in ``acceptance.json``, which the error names."""
     with pytest.raises(RecordError) as refused:
         read_result(tmp_path)
     assert "acceptance.json" in str(refused.value)
@@ -650,7 +661,7 @@ def test_interrupted_acceptance_names_the_folder_in_which_it_resumes(
 
     assert "SIGINT" in summary
     assert "--out acceptances/x" in last_line
-    # The page may be copied, so it names no path.
+    # The page may be copied, so it names the option, but no path.
     assert "--out" in to_markdown([build_acceptance_document(result)], lang)
     complete = judge_folder(tmp_path)
     assert "--out" not in " ".join(list_acceptance_lines(complete, lang, folder="acceptances/x"))
@@ -658,5 +669,6 @@ def test_interrupted_acceptance_names_the_folder_in_which_it_resumes(
 
 
 def test_shipped_schema_matches_the_result() -> None:
+    """The package has a file with the JSON schema of results, which the code can also derive."""
     shipped = files("trainmark.acceptance").joinpath("acceptance.schema.json")
     assert shipped.read_text() == describe_schema()

@@ -310,6 +310,11 @@ def test_sections_share_the_remaining_budget() -> None:
 
 
 def test_section_with_a_budget_knows_its_remaining_time(sections: Sections) -> None:
+    """Two sections are measured in ten minutes by a clock that stands still.
+
+    The figures are those of the sections' own card. The results of a card with a budget have a file
+    of their own, whose name ends with ``brief``.
+    """
     # A section of ``BRIEF`` reports as figures whether the card is brief and its remaining seconds.
     sections.add("first", BRIEF)
     sections.add("second", BRIEF)

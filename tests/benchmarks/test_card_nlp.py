@@ -79,6 +79,7 @@ def test_plain_model_computes_the_loss_of_the_case() -> None:
 
 
 def test_published_figure_equals_the_cell_of_its_page() -> None:
+    """287.9 samples/s is in the table of published figures, from which the function reads it."""
     assert distilbert.get_published_samples_per_second() == 287.9
 
 

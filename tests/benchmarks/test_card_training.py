@@ -76,6 +76,7 @@ class FakePeer:
             raise PeerFailedError("killed")
 
     def turn(self) -> float:
+        """Return the seconds of a step."""
         return 1.0
 
     def __enter__(self) -> FakePeer:

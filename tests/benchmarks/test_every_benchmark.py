@@ -32,6 +32,7 @@ def run_benchmark(*args: str) -> subprocess.CompletedProcess[str]:
 
 
 def list_result_tables() -> dict[str, bytes]:
+    """Return the content of each published result page by its file name."""
     return {path.name: path.read_bytes() for path in (ROOT / "benchmarks/results").glob("*.md")}
 
 
@@ -77,4 +78,5 @@ def test_every_module_with_bars_is_listed_and_every_table_has_a_module() -> None
 
 
 def test_an_unknown_benchmark_is_refused() -> None:
+    """2 is the exit code for a wrong command line."""
     assert run_benchmark("no_such_benchmark").returncode == 2

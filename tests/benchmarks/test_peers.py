@@ -23,13 +23,16 @@ class CountingDevice:
         self.queued_s = 0.0  # time of steps that nobody has waited for
 
     def step(self) -> None:
+        """Begin a step of 1 s; as on an accelerator, the call does not wait for it."""
         self.queued_s += 1.0
 
     def synchronize(self) -> None:
+        """Wait for all steps that were begun."""
         self.now_s += self.queued_s
         self.queued_s = 0.0
 
     def memory(self) -> MemoryUse:
+        """Return the allocator's peak; all else is not known."""
         return MemoryUse(
             allocator_peak_bytes=self.allocator_peak_bytes,
             used_bytes=None,
@@ -97,5 +100,9 @@ def test_memory_is_the_allocator_peak_and_one_step_runs_before_timing(
 
 
 def test_peer_that_exits_reports_its_error() -> None:
+    """A peer is a process that times a module's steps; this one cannot open a device of the vendor.
+
+    Its arguments are the module and the words of its command line: a vendor and a precision.
+    """
     with pytest.raises(PeerFailedError, match="no_such_vendor"):
         Peer("benchmarks.matmul", "no_such_vendor", "fp32")

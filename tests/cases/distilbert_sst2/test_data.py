@@ -196,6 +196,7 @@ def test_weights_without_a_head_and_with_a_language_model_head_are_accepted(fold
 
 
 def set_config(folder, **changes):
+    """Change entries of the model's ``config.json`` in a data folder."""
     file = folder / "model" / "config.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | changes))
 
@@ -241,6 +242,12 @@ def set_config(folder, **changes):
     ],
 )
 def test_each_fault_of_a_text_folder_names_its_place(folder, damage, says):
+    """The fixture folder is valid, with a model of width 64 and a recipe of 24 tokens.
+
+    Args:
+        damage: does something to the folder after which it is not valid.
+        says: a part of the error.
+    """
     damage(folder)
     assert says in read_fault(folder)
 

@@ -45,6 +45,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def loaded_data(folder):
+    """Return the generated data of ``folder``, as a job gets them."""
     return data.load(folder, TINY)
 
 
@@ -55,6 +56,10 @@ def select_first_rows(split, rows):
 
 
 def disable_dropout(loaded_data):
+    """Return the data with a model config without any dropout.
+
+    The generated model has none but that of its classifier (``seq_classif_dropout``).
+    """
     raw = dict(loaded_data.config.raw) | {"seq_classif_dropout": 0.0}
     return replace(loaded_data, config=ModelConfig.model_validate(raw))
 

@@ -92,6 +92,11 @@ def make_rows(split):
 
 @pytest.fixture
 def spec(tmp_path):
+    """Write valid click data to ``tmp_path``; return their description.
+
+    There are 103 training rows and 7 test rows (``ROWS``) with two numbers and categories of three
+    tables (``CARDINALITIES``).
+    """
     return write_log(tmp_path, CARDINALITIES, {split: make_rows(split) for split in ROWS})
 
 

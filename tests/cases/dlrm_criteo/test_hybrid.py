@@ -189,6 +189,7 @@ class Echo:
         return self
 
     def wait(self) -> None:
+        """Note that the end of the exchange is awaited, and deliver what was sent."""
         self.notes.append("wait")
         self.received.copy_(self.sent)  # only now: an earlier read would see wrong values
 

@@ -46,6 +46,7 @@ def _same_threads() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder of click data whose labels follow from two categories of a row."""
     return write_clicks(tmp_path_factory.mktemp("clicks"))
 
 

@@ -26,11 +26,13 @@ WIDE_ROWS = {"embedding_dim": 128, "bottom_layers": "64,128"}
 
 
 def make_tiny_recipe(**fields: Any) -> Any:
+    """Return the case's tiny recipe with changed ``fields``."""
     return replace(cases.load("dlrm_criteo").recipes["tiny"], **fields)
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with the generated click data of the tiny recipe."""
     root = tmp_path_factory.mktemp("data")
     return cases.ensure_generated_data(cases.load("dlrm_criteo"), make_tiny_recipe(), root)
 

@@ -85,6 +85,10 @@ def make_batch(number: int, size: int = BATCH) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def make_model_and_tables() -> tuple[Dlrm, FusedTables]:
+    """Return dense layers of the published shape, and tables of ``CARDINALITIES`` rows.
+
+    A sample has 13 numbers. 5 is any seed of the initial weights.
+    """
     tables = FusedTables(CARDINALITIES, DIM, seed=5)
     return build_model(13, DIM, NUM_TABLES, BOTTOM, TOP, seed=5), tables
 
@@ -304,6 +308,7 @@ def test_auc_is_the_share_of_correctly_ordered_pairs(rows: list[tuple[float, int
 
 
 def test_scores_that_are_nan_are_refused() -> None:
+    """An AUC orders rows by their scores, which NaN does not allow; such a training has failed."""
     with pytest.raises(DivergedError, match="scores_not_finite") as caught:
         compute_roc_auc(np.array([np.nan, 1.0]), np.array([0, 1]))
     assert caught.value.details == {"found": 1, "scores": 2}  # one of two scores is not finite

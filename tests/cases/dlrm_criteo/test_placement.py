@@ -83,6 +83,7 @@ def test_table_larger_than_a_rank_is_split_evenly_over_few_ranks() -> None:
 
 
 def test_table_that_just_fits_is_not_cut_and_further_ranks_hold_nothing() -> None:
+    """``parts`` has by rank what it holds of tables; ``describe`` has a row for each rank."""
     # Each of two ranks has memory for 30 rows, as many as the only table has.
     placement = place_tables(make_rank_memory(30, DIM), cardinalities=[30], dim=DIM, world_size=2)
     assert placement.parts == ((TablePart(table=0, first_row=0, rows=30),), ())

@@ -42,11 +42,13 @@ def make_row(rng):
 
 
 def make_rows(seed, count):
+    """Return ``count`` rows of a log, each as a list of its fields; equal seeds give equal rows."""
     rng = random.Random(seed)
     return [make_row(rng) for _ in range(count)]
 
 
 def join_rows(rows):
+    """Return the content of a log: a line for each row, with tabs between its fields."""
     return "".join("\t".join(fields) + "\n" for fields in rows).encode()
 
 
@@ -112,6 +114,7 @@ def encode_files(rows, splits, threshold=15, **options):
 
 
 def read_files(folder, suffix=".bin"):
+    """Return the bytes of all files with this suffix by their paths within the folder."""
     paths = folder.rglob(f"*{suffix}")
     return {str(path.relative_to(folder)): path.read_bytes() for path in paths if path.is_file()}
 

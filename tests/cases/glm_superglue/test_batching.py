@@ -25,6 +25,7 @@ class Held(Examples):
         self.num_choices = np.array([len(sample) for sample in samples])
 
     def build_sequences(self, row):
+        """Return the sequences of a sample, one for each candidate."""
         return self.samples[row]
 
 

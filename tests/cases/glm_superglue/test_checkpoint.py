@@ -25,6 +25,7 @@ BLOCK_POSITIONS = "transformer.block_position_embeddings.weight"
 
 
 def make_weights() -> dict[str, torch.Tensor]:
+    """Return the weights of a checkpoint by name, with another seed than ``make_model``."""
     return dict(build_model(SHAPE, seed=3).state_dict())
 
 
@@ -44,10 +45,12 @@ def write_checkpoint(folder: Path, content: Any, iteration: str = "250000") -> P
 
 
 def make_model(**sizes: int) -> Glm:
+    """Return a small GLM to load a checkpoint into; ``sizes`` replace those of the checkpoint."""
     return build_model(GlmShape(**{**SIZES, "max_positions": 10, **sizes}), seed=9)
 
 
 def make_report(**tables: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
+    """Return what ``load`` reports: names of weights by what was unusual; by default none."""
     return {"unexpected": (), "extended": (), "cut": (), **tables}
 
 

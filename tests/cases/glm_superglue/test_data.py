@@ -263,6 +263,7 @@ def test_the_check_counts_samples_and_names_the_content(tmp_path):
 
 
 def edit_line(**changes):
+    """Return the usual line, a passage with one question, with other values of some keys."""
     return {**make_line(), **changes}
 
 
@@ -326,6 +327,11 @@ def test_a_line_that_breaks_a_rule_is_named(tmp_path, bad, message):
     ],
 )
 def test_incomplete_folder_is_refused(tmp_path, prepare, message):
+    """A valid folder is damaged by ``prepare``; ``message`` is a part of the error.
+
+    DIR stands for the folder. Its vocabulary has the 24 ``WORDS``; two tokens are added to those
+    of the file.
+    """
     prepare(write_folder(tmp_path))
     assert message in read_fault(tmp_path)
 

@@ -321,14 +321,17 @@ def test_prepare_refuses_to_transpose_a_contradictory_matrix(tmp_path, splits, k
 
 
 def remove_shape(matrix):
+    """Remove the shape of a sparse matrix."""
     del matrix.attrs["h5sparse_shape"]
 
 
 def set_shape_to_one_number(matrix):
+    """Let a sparse matrix have a shape of one number instead of two."""
     matrix.attrs["h5sparse_shape"] = 5
 
 
 def remove_indptr(matrix):
+    """Remove the array that tells where each row or column of a sparse matrix begins."""
     del matrix["indptr"]
 
 
