@@ -177,5 +177,7 @@ def test_unknown_difference_is_none_with_a_reason(
 
 
 def test_a_gap_that_contains_both_edges_counts_once() -> None:
+    # The counter was read only at -1 s and at 11 s, around the interval from 0 to 10 s.
+    # ``between_s``: the length of the gaps between readings that contain an edge.
     difference = interpolate_counter((0, 10), [(-1, 1.0), (11, 5.0)])
     assert difference.between_s == 12.0

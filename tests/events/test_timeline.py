@@ -133,6 +133,7 @@ def make_uneven_ranks(
 
 @pytest.fixture
 def uneven_run(tmp_path: Path) -> RunTimeline:
+    """Return the run of the two ranks of ``make_uneven_ranks``, launched at 0.5 s."""
     return read_run(write_run(tmp_path / "run", [launch_event(S // 2)], *make_uneven_ranks()), 2)
 
 

@@ -186,9 +186,10 @@ def test_running_runs_are_followed_until_they_end(
     waits_s: list[float] = []
 
     def wait(seconds: float) -> None:
+        """Let the run end during the first pause between two polls."""
         waits_s.append(seconds)
-        if len(waits_s) == 1:  # the run ends: all lines of its events, and its record
-            write_part(live, finished_run, lines=99)  # all lines
+        if len(waits_s) == 1:
+            write_part(live, finished_run, lines=99)  # all lines: no file has so many
             record.write_record(reduce.reduce(live), live)
 
     with lock_folder(live):  # as the launcher of a run that is running

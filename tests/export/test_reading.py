@@ -50,10 +50,12 @@ def read_points(run_dir: Path) -> list[Point]:
 
 
 def select_points(points: list[Point], axis: str) -> list[Point]:
+    """Return the points on an axis, such as ``train/step``."""
     return [point for point in points if point.axis == axis]
 
 
 def change_plan(run_dir: Path, **changes: Any) -> None:
+    """Replace or add fields of the plan of a run."""
     path = run_dir / "plan.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))
 
@@ -182,6 +184,10 @@ def test_evaluations_have_the_case_metric_details_and_parts(tmp_path: Path) -> N
 
 
 def test_quality_names_become_parts_of_series_names() -> None:
+    """Other characters than ASCII letters, digits, dots, _ and - are replaced by _.
+
+    None is left at an end. A name of which nothing remains is ``value``.
+    """
     assert format_name("MMLU (5-shot) %") == "MMLU_5-shot"
     assert format_name("准确率") == "value"
 

@@ -43,6 +43,7 @@ def read_log_events(form, run):
 
 @pytest.mark.parametrize("form", FORMS)
 def test_log_of_a_run_matches_its_golden_file(form, run):
+    """``run``: a record and its folder; ``FORMS``: by form, what renders its log, and a marker."""
     check_golden(f"export_{form}.txt", FORMS[form][0](*run))
 
 
@@ -108,6 +109,7 @@ def test_interrupted_run_has_no_totals_and_is_aborted(num_events, tmp_path):
 
 
 def test_a_record_without_its_events_is_refused(run, tmp_path):
+    """``run`` is a record and its folder; a log is rendered from the events in a folder."""
     with pytest.raises(RecordError, match="no events in this folder"):
         render_perflog(run[0], tmp_path)
 

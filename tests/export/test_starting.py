@@ -79,6 +79,7 @@ def list_followers() -> list[psutil.Process]:
 
 
 def list_steps(calls: Path) -> list[int]:
+    """Return the steps that were exported, by the file of the stand-in's recorded calls."""
     documents = [json.loads(line) for line in calls.read_text().splitlines()]
     return [document["train/step"] for document in documents if "train/step" in document]
 
@@ -199,6 +200,10 @@ def test_backend_that_cannot_be_imported_gives_one_remark(
 
 
 def test_run_that_did_not_start_is_not_followed(tmp_path: Path) -> None:
+    """A follower waits for the folder of its run, which here is never made.
+
+    It ends with the launcher, without a remark. ``RECORD_CALLS`` is a target that would work.
+    """
     assert follow_finished_run(tmp_path / "nothing", RECORD_CALLS) == []
     assert not (tmp_path / "nothing").exists()
 
@@ -298,5 +303,6 @@ def test_follower_ends_if_its_launcher_is_killed(run_dir: Path, stand_in_calls: 
 
 
 def test_every_remark_has_both_languages() -> None:
+    """``MESSAGES`` has what may be said about a follower, by code, in English and Chinese."""
     assert set(MESSAGES) == {"failed", "slow", "ended", "killed"}
     assert all(text.zh and text.zh != text.en for text in MESSAGES.values())

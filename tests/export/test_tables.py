@@ -35,6 +35,7 @@ def run(tmp_path, monkeypatch):
 
 
 def parse_csv(text):
+    """Return the rows of a table, each a dict by column."""
     return list(csv.DictReader(io.StringIO(text)))
 
 
@@ -74,6 +75,7 @@ def test_cells_that_a_spreadsheet_would_run_are_text():
 
 
 def test_text_formats_match_their_golden_files():
+    """The golden record as a table, and in the form that result collections import."""
     check_golden("export_csv.csv", render_csv([read_golden_record()]))
     check_golden("export_index.jsonl", render_index([read_golden_record()]))
 

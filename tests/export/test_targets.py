@@ -30,6 +30,7 @@ BACKENDS = ("tensorboard", "wandb", "mlflow", "openmetrics")
 
 
 def test_target_is_a_backend_with_an_optional_destination() -> None:
+    """The first = ends the backend's name; a destination may have further ones."""
     words = ["tensorboard", "wandb=team/project", "mlflow=sqlite:///a.db?x=1"]
     assert parse_targets(words) == [
         FollowTarget("tensorboard"),
@@ -49,6 +50,7 @@ def test_target_is_a_backend_with_an_optional_destination() -> None:
     ],
 )
 def test_invalid_target_is_refused(words: list[str], error: str) -> None:
+    """``words``: all targets of a command; ``error``: a pattern of the message."""
     with pytest.raises(UsageError, match=error):
         parse_targets(words)
 

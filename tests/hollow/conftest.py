@@ -42,11 +42,13 @@ def _hollow_card() -> None:
 
 @pytest.fixture(scope="session")
 def vendor() -> Vendor:
+    """Return the vendor whose libraries the hollow card replaces."""
     return devices.choose_vendor("nvidia")
 
 
 @pytest.fixture
 def device(vendor: Vendor) -> Device:
+    """Return the first hollow card, opened as by the only rank of a run."""
     return vendor.open(local_rank=0, ranks_here=1)
 
 

@@ -86,6 +86,10 @@ def test_fp8_step_does_not_wait(fields, device, generated):
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 @pytest.mark.parametrize("name", CHECKPOINTING_CASES)
 def test_step_that_recomputes_activations_does_not_wait(name, precision, device, generated):
+    """``CHECKPOINTING_CASES``: those that recompute whole blocks if their recipe's field is True.
+
+    ``count_step`` returns what the simulated card counted in the third step of a tiny job.
+    """
     counters = count_step(device, generated, name, precision=precision, checkpoint_activations=True)
     assert counters["waits"] == 0
 

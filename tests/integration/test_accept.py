@@ -116,6 +116,7 @@ def test_exit_code_is_3_if_one_round_cannot_decide(tmp_path: Path) -> None:
 
 
 def test_unknown_case_exits_with_2_and_creates_no_folder(tmp_path: Path) -> None:
+    """The exit code 2 is that of a wrong command line."""
     process = accept("no_such_case", "--device", "cpu", "--out", str(tmp_path / "accept"))
 
     assert process.returncode == 2

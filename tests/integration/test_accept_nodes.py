@@ -90,6 +90,7 @@ class Cluster:
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Cluster:
+    """Return three nodes, ``HOSTS``, each with one device; all are this machine."""
     return Cluster(tmp_path)
 
 

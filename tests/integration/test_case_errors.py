@@ -67,6 +67,10 @@ def test_generator_on_a_full_disk_is_no_error_of_the_case(run_broken_case):
 
 
 def test_dry_run_of_a_broken_case_leaves_nothing(run_broken_case):
+    """The case ``broken`` raises in its function ``data_check``; the exit code is 1.
+
+    Without ``--dry-run`` a record would be in the folder ``run``.
+    """
     assert run_broken_case("data_check", "--dry-run")[0] == 1
     assert not Path("run").exists()
 

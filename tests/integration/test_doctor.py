@@ -55,6 +55,7 @@ def test_full_doctor_runs_every_check(tmp_path):
 
 
 def test_quick_does_not_import_torch(tmp_path):
+    # ``main`` ends with ``SystemExit``; the last line says whether torch was imported by then.
     code = (
         "import sys; sys.argv = ['trainmark', 'doctor', '--device', 'cpu', '--quick']\n"
         "from trainmark.cli.app import main\n"

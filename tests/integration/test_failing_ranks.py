@@ -33,19 +33,29 @@ def test_exception_of_a_rank_is_the_cause(start_run):
 
 @pytest.mark.nightly
 def test_killed_rank_is_the_cause(start_run, fifo):
+    """Rank 1 of two waits in a step, where it is killed; the other one has to end too.
+
+    ``check_killed_rank`` checks the record that the run leaves.
+    """
     faulty_runs.check_killed_rank(start_run, fifo, "--nproc", "2", rank=1)
 
 
 @pytest.mark.nightly
 def test_diverged_loss_is_the_cause(start_run):
+    """``check_divergence`` trains toy with a learning rate of 1e38, and checks the record."""
     faulty_runs.check_divergence(start_run)
 
 
 def test_hang_is_the_cause_after_the_timeout(start_run, fifo):
+    """The last of two ranks computes for ever, and the other one waits for it.
+
+    ``check_hang`` lets the run reach its time limit, and checks that its record names the place.
+    """
     faulty_runs.check_hang(start_run, fifo, "--nproc", "2", ranks=2)
 
 
 def test_out_of_memory_is_the_cause(start_run):
+    """``check_out_of_memory`` lets rank 0 allocate more than there is, and checks the record."""
     faulty_runs.check_out_of_memory(start_run)
 
 

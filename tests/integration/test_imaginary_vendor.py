@@ -71,6 +71,7 @@ def variables(folder: Path) -> dict[str, str]:
 
 
 def test_both_languages_print_the_same_files() -> None:
+    """``PAGE`` is the English docs/adding-a-device.md; ``FILE`` finds each file that it prints."""
     chinese = PAGE.with_suffix(".zh.md").read_text(encoding="utf-8")
     assert FILE.findall(chinese) == FILE.findall(PAGE.read_text(encoding="utf-8"))
 

@@ -27,6 +27,7 @@ FILES_OF_A_CASE = ["case.py", "data.py", "job.py", "prepare.py", "figures.py", "
 
 
 def read_printed_files(page: str) -> dict[str, str]:
+    """Return the files that a page of ``docs`` prints: the text of each by its name."""
     return dict(FILE.findall((DOCS / page).read_text(encoding="utf-8")))
 
 

@@ -47,6 +47,7 @@ def _list_processes(run_id: str) -> list[psutil.Process]:
 
 @pytest.fixture(scope="module")
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder for generated data, shared so that it is generated once for all tests."""
     return tmp_path_factory.mktemp("cache")
 
 

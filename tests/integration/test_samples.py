@@ -75,6 +75,7 @@ def install_tool_vendor(tmp_path):
 
 
 def read_events(run_dir):
+    """Return the events that the sampler has written so far."""
     path = run_dir / "telemetry.jsonl"
     return list(EventFile(path)) if path.exists() else []
 
@@ -104,6 +105,7 @@ def find_processes_of_command(run_id, word):
 
 
 def read_run_id(run_dir):
+    """Return the id of the run in a folder, by which its processes are found."""
     return json.loads((run_dir / "plan.json").read_text())["run_id"]
 
 

@@ -89,10 +89,15 @@ def test_wheel_contains_the_program_and_its_data(program_folder: Path, tmp_path:
 
 
 def is_data(path: Path) -> bool:
+    """Return whether a path is a file but no module of Python."""
     return path.is_file() and path.suffix not in (".py", ".pyc")
 
 
 def test_the_installed_program_runs_the_toy_case(program_folder: Path, tmp_path: Path) -> None:
+    """``program_folder`` has the programs of an environment in which the wheel is installed.
+
+    The page is in Chinese: its texts are files of the package, too.
+    """
     run_successfully(program_folder / "trainmark", "run", "toy", "--out", "run", cwd=tmp_path)
 
     record = json.loads((tmp_path / "run/record.json").read_text())

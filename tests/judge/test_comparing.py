@@ -28,6 +28,7 @@ RATES_NEAR_100 = [100.0, 101.0, 99.0, 100.5, 99.5]
 
 
 def multiply(rates: list[float], factor: float) -> list[float]:
+    """Return throughputs that are ``factor`` times as high."""
     return [rate * factor for rate in rates]
 
 
@@ -297,6 +298,10 @@ def test_changed_recipe_field_is_refused_with_both_values_unless_allowed() -> No
     ],
 )
 def test_wrong_arguments_are_refused(arguments: dict[str, Any], says: str) -> None:
+    """Names with an error of typing, and thresholds that are no share below 1.
+
+    ``RATES_NEAR_100``: throughputs of five launches, the same on both sides.
+    """
     with pytest.raises(UsageError, match=says):
         compare(make_series("a", RATES_NEAR_100), make_series("b", RATES_NEAR_100), **arguments)
 
@@ -526,6 +531,7 @@ def test_allowed_ranks_are_compared_and_other_work_is_refused() -> None:
     """
 
     def make_b(**recipe: Any) -> Any:
+        """Return the launches of B with changed fields of the recipe."""
         return make_series_at_ranks("b", RATES_NEAR_100, nproc=8, minute=10, **recipe)
 
     a, b = make_series_at_ranks("a", RATES_NEAR_100, nproc=2), make_b()

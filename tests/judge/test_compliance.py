@@ -55,6 +55,7 @@ def list_broken_rules(launches: list[Record]) -> set[str]:
 
 @pytest.mark.parametrize("changes", [{}, OPEN])
 def test_five_sound_launches_comply(changes: dict[str, Any]) -> None:
+    """``OPEN`` are fields of a plan that claims the open division; without them it is closed."""
     compliance = check_rules([make_launch_with_plan(**changes)] * 5)
     assert (compliance.division, compliance.compliant) == (changes.get("rules", "closed"), True)
 

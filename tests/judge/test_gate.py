@@ -127,6 +127,7 @@ def test_run_is_not_its_own_baseline() -> None:
 
 @pytest.mark.parametrize("judge", [judge_against_baseline, judge_against_history])
 def test_unknown_figure_is_rejected_with_closest_name(judge: Any) -> None:
+    """``judge``: judges launches by a baseline or by earlier nights; both take names of figures."""
     with pytest.raises(UsageError, match="did you mean p_train"):
         list(judge([read_golden_record()], [read_golden_record()], ["p_trian"]))
 

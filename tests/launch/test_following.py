@@ -34,6 +34,7 @@ class Held(Launcher):
     """
 
     def __init__(self, *, stays: bool = False, answers: bool = True) -> None:
+        """Store what the class describes."""
         self.stays, self.answers = stays, answers
         self.num_questions = 0  # for the state of the job
 
@@ -41,6 +42,7 @@ class Held(Launcher):
         """Check nothing."""
 
     def build_command(self, plan: Plan, cluster: Cluster) -> EngineCommand:
+        """Return a command that submits nothing: what the job does is up to ``read_state``."""
         return EngineCommand(argv=("true",), files={})
 
     def read_state(self, job: EngineJob) -> JobState:
@@ -56,10 +58,12 @@ class Held(Launcher):
         return JobState(phase="running", description="RUNNING")
 
     def cancel(self, job: EngineJob) -> None:
+        """Raise if the engine does not answer; the caller counts the cancels in ``job``."""
         if not self.answers:
             raise EnvironmentFault("no controller")
 
     def collect(self, job: EngineJob) -> None:
+        """Fail to copy the files of the nodes."""
         raise EnvironmentFault("no host\x1b[2J")  # a text that would clear the terminal
 
 

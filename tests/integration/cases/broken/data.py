@@ -18,14 +18,17 @@ def raise_if_broken(recipe, name):
 
 
 def generate(folder, recipe):
+    """Generate the data of toy, or raise if the recipe breaks ``data_generate``."""
     raise_if_broken(recipe, "data_generate")
     data.generate(folder, recipe)
 
 
 def check(folder, recipe):
+    """Check the data as toy does, or raise if the recipe breaks ``data_check``."""
     raise_if_broken(recipe, "data_check")
     return data.check(folder, recipe)
 
 
 def check_fit(folder, recipe, world_size, memory):
+    """Raise if the recipe breaks ``data_check_fit``; otherwise the data fits any run."""
     raise_if_broken(recipe, "data_check_fit")

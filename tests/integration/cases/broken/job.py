@@ -8,6 +8,7 @@ from .data import raise_if_broken
 
 
 def load_data(context):
+    """Load the data of toy, or raise if the recipe breaks ``load_data``."""
     raise_if_broken(context.recipe, "load_data")
     return toy.load_data(context)
 
@@ -42,6 +43,9 @@ def build(context, data):
 
 
 class BrokenJob(toy.ToyJob):
+    """The toy job, which tells the case's figures by its facts whether to raise."""
+
     def facts(self):
+        """Return the facts of toy; if the recipe breaks ``figures``, with what lets them raise."""
         facts = super().facts()
         return {**facts, "figures": "raise"} if self.context.recipe.broken == "figures" else facts

@@ -23,6 +23,7 @@ __all__ = ["build", "load_data"]
 
 
 def build(context, data):
+    """Return the job of a rank, as the program asks every case for."""
     return FaultyJob(context, data)
 
 
@@ -40,6 +41,7 @@ class FaultyJob(ToyJob):
         take_step = self.step
 
         def step(batches):
+            """Take a step of the toy job; the step of the fault begins with the fault."""
             self.num_begun_steps += 1
             recipe = self.context.recipe
             is_fault_step = self.num_begun_steps == recipe.fault_step

@@ -34,6 +34,7 @@ class SwitchedJob(ToyJob):
         take_toy_step = self.step
 
         def step(batches):
+            """Take a step of the toy job, later by ``SLOW_STEP_S`` across the bad switch."""
             time.sleep(SLOW_STEP_S if crosses_switch else 0)
             return take_toy_step(batches)
 
