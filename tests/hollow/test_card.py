@@ -59,7 +59,11 @@ def test_driver_and_nvml_name_the_same_card():
 
 
 def test_ranks_take_memory_only_on_their_own_device():
-    """Two nodes with two ranks each and four visible devices: no rank takes another's."""
+    """Two nodes with two ranks each and four visible devices: no rank takes another's.
+
+    The devices are simulated by the hollow card, a stand-in of the driver that `make test-hollow`
+    loads through ``PYTHONPATH``.
+    """
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

@@ -61,8 +61,9 @@ def test_runs_are_listed_with_the_newest_first(cli, runs):
         "runs/a",
     ]
     assert out.count("distilbert_sst2") == 3  # in each row
-    # ``a`` has only another id and date than the recorded run. The changed values of b and c, such
-    # as their throughput, contradict the others in the same record.
+    # All three are changed copies of one golden record, without its events: so a, of which only id
+    # and date are changed, is "unverified". The changed values of b and c, such as their throughput
+    # ``p_core``, contradict the others in the same record.
     assert (out.count("unverified"), out.count("contradicted")) == (1, 2)
     code, out, err = cli("results", "--limit", "1", "--columns", "run_id,p_core")
     assert [line.split() for line in out.splitlines()][-1] == ["b", "900.5"]

@@ -342,6 +342,7 @@ def test_tsv_with_byte_order_mark_and_crlf_is_read_and_only_line_ends_split_rows
 def test_vocabulary_with_byte_order_mark_and_crlf_gives_the_same_ids(folder):
     """The mark and the line ends, as some editors save them, are no part of any word.
 
+    ``REAL`` is the recipe ``tiny`` with the data of a folder instead of generated data.
     ``ids.values`` are the token ids of all training sentences, one behind the other.
     """
     expected = data.load(folder, REAL).train.ids.values
