@@ -213,6 +213,7 @@ def test_a_stage_is_done_once_and_its_result_kept(raw, tmp_path):
         with prepared.write_data_folder(
             tmp_path / "data", raw, sources, print, case="a", format_version=1
         ) as writer:
+            # The result of ``count``, or the one that an earlier call stored for this stage.
             rows = writer.run_stage("count", count)
             if stop:
                 raise KeyboardInterrupt

@@ -73,6 +73,8 @@ def test_sample_boundaries_equal_a_walk_over_the_documents(sizes, seq_length):
 )
 def test_an_epoch_predicts_every_token_of_the_split_once(sizes, seq_length, seed, number, ends):
     # ``sizes``: tokens of each document. The split is a range of the documents, drawn as ``ends``.
+    # ``number`` is that of an epoch. An epoch has ``documents``, their numbers in the split in the
+    # order of the epoch, and ``sample_order``, the numbers of its samples in the order of training.
     first, last = sorted(min(end, len(sizes)) for end in ends)
     reader = make_corpus(sizes)
     samples = Samples(reader, range(first, last), seq_length, seed)

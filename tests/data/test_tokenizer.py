@@ -137,7 +137,7 @@ def test_bert_settings_that_contradict_its_tokenizer_are_refused(
         "\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a"])
     )
     # A lower-casing BERT tokenizer, as a vocabulary (``WORDPIECE_FILE``, vocab.txt) and as the
-    # library's own file (``FAST_FILE``, tokenizer.json).
+    # library's own file (``FAST_FILE``, tokenizer.json). ``make_corpus_error`` makes the error.
     library = open_wordpiece(tmp_path / WORDPIECE_FILE, make_corpus_error)
     library.save(str(tmp_path / FAST_FILE))
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({key: value}))

@@ -31,12 +31,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.fixture(scope="session")
 def vendor(pytestconfig: pytest.Config) -> Vendor:
+    """Return the vendor that pytest's option ``--device`` names."""
     return devices.choose_vendor(pytestconfig.getoption("device"))
 
 
 @pytest.fixture
 def accelerator(vendor: Vendor) -> Vendor:
-    """Return the vendor; skip the test on a CPU, where tests of other folders cover it."""
+    """Return the vendor that ``--device`` names; skip the test on a CPU.
+
+    There tests of other folders cover it.
+    """
     if vendor.torch_type == "cpu":
         pytest.skip("on the CPU: tests/devices and tests/integration")
     return vendor
@@ -53,7 +57,7 @@ def _restore_torch_settings() -> Iterator[None]:
 
 @pytest.fixture
 def device(vendor: Vendor) -> Device:
-    """Open the vendor's first device.
+    """Open the first device of the vendor that ``--device`` names, which is that of rank 0.
 
     A CPU is opened as for one of as many ranks as it has cores: with one thread, so that tests can
     run side by side.

@@ -38,7 +38,7 @@ class BackwardEvent(Event):
 
 
 def make_failing_call(message: str) -> Any:
-    """Return a function that takes any arguments and raises this error."""
+    """Return a function that takes any arguments and raises an error with this message."""
 
     def call(*_: Any, **__: Any) -> Any:
         raise RuntimeError(message)
@@ -52,6 +52,8 @@ def make_torch(module: Any, *, event: Any = Event, **accelerator: Any) -> Any:
     Args:
         module: what ``torch.get_device_module`` returns, such as ``torch.npu``.
         event: the class ``torch.Event``.
+        accelerator: functions of ``torch.accelerator`` by name, beside those that choose a device
+            and wait for it.
     """
     calls = {"set_device_index": lambda _: None, "synchronize": lambda: None, **accelerator}
     # The device computes: adding 1 to a tensor of zeros gives 1.
@@ -99,6 +101,9 @@ def test_backend_with_an_allocator_of_torch_uses_it() -> None:
 
 
 def test_backend_without_an_allocator_of_torch_uses_its_module() -> None:
+    # ``open_backend`` opens device 1 with a simulated torch, whose module of the backend is
+    # ``module``. ``calls`` gets the number of a device whose peak is reset, and "empty" for a call
+    # that frees memory.
     calls: list[Any] = []
     module = SimpleNamespace(
         mem_get_info=lambda index: (index * GIB, 4 * GIB),
@@ -121,7 +126,8 @@ def test_backend_without_an_allocator_of_torch_uses_its_module() -> None:
 @pytest.mark.parametrize("missing", ["max_memory_allocated", "reset_peak_memory_stats"])
 def test_peak_that_cannot_be_reset_is_unknown(missing: str) -> None:
     # A peak counts from opening on, so that both functions are needed; ``make_torch`` gives a
-    # ``torch.accelerator`` that has neither. All numbers are arbitrary.
+    # ``torch.accelerator`` that has neither. ``open_backend`` opens a device with it. All numbers
+    # are arbitrary.
     module = SimpleNamespace(
         mem_get_info=lambda _: (0, GIB),
         max_memory_allocated=lambda _: GIB,
@@ -135,7 +141,8 @@ def test_peak_that_cannot_be_reset_is_unknown(missing: str) -> None:
 
 def test_events_of_the_backend_module_replace_missing_torch_events() -> None:
     # ``make_torch`` returns a simulated torch with this module of the backend (as ``torch.npu``);
-    # its ``torch.Event`` raises an error. ``Event`` is a made class of events.
+    # its ``torch.Event`` raises an error. ``Event`` is a made class of events. ``open_backend``
+    # opens a device with this torch.
     module = SimpleNamespace(mem_get_info=lambda _: (0, GIB), Event=Event)
     backend = open_backend(
         make_torch(module, event=make_failing_call("Backend doesn't support events."))
@@ -182,6 +189,7 @@ def test_missing_backend_function_is_named(torch: Any, fault: str) -> None:
 
 
 def test_device_that_does_not_compute_is_refused_first() -> None:
+    # Opening first adds 1 to a tensor of ``torch.zeros``, which fails here.
     torch = make_torch(SimpleNamespace())  # functions that report memory are missing, too
     torch.zeros = make_failing_call("no kernel image is available")
     with pytest.raises(EnvironmentFault) as refused:

@@ -159,8 +159,8 @@ def test_fastest_product_gives_the_matmul_rate(sync_device: SyncDevice) -> None:
     # 2 x 8^3 FLOP in 4 ns, the shortest of the products timed.
     rate = measure_matmul_rate(sync_device, "fp32", sizes=(8,), clock=sync_device.clock)
     assert rate.flops_per_second == 2 * 8**3 * 1e9 / 4
-    # Swing: between the halves of twenty products. Ten of 10, 4, 5, 10 ... take 67 ns, the next ten
-    # from 4 on take 61 ns.
+    # Swing: between the halves of twenty products, the most that are timed. Ten of 10, 4, 5, 10 ...
+    # take 67 ns, the next ten from 4 on take 61 ns.
     assert rate.swing == pytest.approx(1 - 61 / 67)
 
 

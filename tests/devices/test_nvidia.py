@@ -251,6 +251,7 @@ def test_precision_overridden_by_the_environment_is_refused(
     if fix is None:
         assert refusal is None
         expected = None if override == "" else override == "1"  # "" counts as not set
+        # The flags state what the variable sets; without it they do not have this key.
         assert device.set_precision(precision).get("tf32_override") is expected
         return
     assert refusal is not None

@@ -22,7 +22,11 @@ TWO_NODES = ("--launcher", "kubernetes", "--nnodes", "2", "--nproc", "1")
 
 @pytest.fixture
 def cluster(tmp_path, monkeypatch):
-    """Return the folder of a simulated cluster; ``kubectl.py`` is on the path as its kubectl."""
+    """Return the folder of a simulated cluster; ``kubectl.py`` is on the path as its kubectl.
+
+    Its pods are processes of this machine, which find the cases of the tests (``CASES``). The case
+    ``faulty`` writes to ``FAULT_FIFO`` when it reaches its fault.
+    """
     folder = tmp_path / "cluster"
     folder.mkdir()
     program = folder / "kubectl"

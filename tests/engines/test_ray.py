@@ -42,7 +42,7 @@ def run(cluster, on_path, start_run, tmp_path):
 
     It returns the process and the run's folder. A rank of the case ``faulty`` writes to ``fifo``
     when it reaches the fault that the argument ``fault`` names. ``cluster.url`` is the address by
-    which jobs are submitted.
+    which jobs are submitted; the fixture ``on_path`` puts Ray's programs on the path.
     """
 
     def start(*args, case="faulty", nnodes=2):

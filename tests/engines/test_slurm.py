@@ -37,7 +37,11 @@ def cluster():
 
 @pytest.fixture
 def idle_cluster(cluster, monkeypatch, tmp_path):
-    """The cluster for this process and what it starts; idle again before the next test."""
+    """The cluster for this process and what it starts; idle again before the next test.
+
+    Slurm's programs find it by the environment, and ranks find the cases of the tests (``CASES``).
+    The case ``faulty`` writes to ``FAULT_FIFO`` when it reaches its fault.
+    """
     variables = {"TRAINMARK_CASE_PATH": str(CASES), "FAULT_FIFO": str(tmp_path / "fifo")}
     for name, value in (cluster.variables | variables).items():
         monkeypatch.setenv(name, value)
