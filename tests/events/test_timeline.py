@@ -240,6 +240,7 @@ def test_memory_is_the_highest_reading(
     ]
     run = read_run(write_run(tmp_path / "run", [launch_event()], *ranks), 2)
     # Readings of the windows and of the result (``of_result``); the second rank has one reading.
+    # The figure is that of the rank that used most.
     assert [rank.used_bytes for rank in run.ranks] == [highest, 500]
     assert compute_figures(measure(run)).get("mem").value == max(highest or 0, 500)
 
@@ -247,7 +248,7 @@ def test_memory_is_the_highest_reading(
 def test_losses_are_weighted_by_samples_and_skip_nonfinite_values(tmp_path: Path) -> None:
     def read_losses(loss: list[float | None]) -> list[Any]:
         """Return the loss figures; each step has 10 samples, the last but one has 30."""
-        run_dir = tmp_path / str(len(loss)) / str(loss[-1])
+        run_dir = tmp_path / str(len(loss)) / str(loss[-1])  # another one for each call
         steps = [S] * len(loss)
         window_event = make_window(
             4 * S,

@@ -230,6 +230,7 @@ def test_run_that_ends_before_the_follower_sees_it_is_exported(
         "            source.rename(run_dir)\n"
         "        return True\n"  # the run has ended
         "process._RunEnd = ShortRun\n"
+        # 60 s: how long it may take after the end of the run.
         "process.follow_process(run_dir, parse_targets([sys.argv[3]])[0], 60.0)\n"
     )
     output = subprocess.check_output(
@@ -248,10 +249,12 @@ class SilentFollowers:
     """
 
     def __init__(self, stop: StopRequest) -> None:
+        """Begin at 0 s; only ``select`` moves this clock."""
         self._stop = stop
         self.now_s = 0.0
 
     def monotonic(self) -> float:
+        """Return the seconds that ``select`` has waited so far."""
         return self.now_s
 
     def select(self, _read: object, _write: object, _error: object, wait_s: float) -> object:
@@ -265,7 +268,11 @@ class SilentFollowers:
 def test_stop_signal_ends_the_wait_for_followers(
     run_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The wait is for the import of a backend, which may take 30 s; a signal is noted after 1 s."""
+    """The wait is for the import of a backend, which may take 30 s; a signal is noted after 1 s.
+
+    ``SilentFollowers`` is a clock and a ``select`` whose followers print nothing; it gives ``stop``
+    the signal at 1 s of this clock.
+    """
     stop = StopRequest()
     silent = SilentFollowers(stop)
     with Followers(run_dir, parse_targets([RECORD_CALLS]), patience_s=60.0) as followers:

@@ -69,6 +69,7 @@ def test_figures_of_a_case_come_last_with_their_unit():
 
 
 def test_cells_that_a_spreadsheet_would_run_are_text():
+    """A cell that begins with = is a formula; ``case_key`` stands for any column of texts."""
     plan = read_golden_record().plan.model_copy(update={"case_key": '=HYPERLINK("x")\n'})
     (row,) = parse_csv(render_csv([read_golden_record(plan=plan)]))
     assert row["case_key"] == """'=HYPERLINK("x")"""  # on one line; the quote makes it text
@@ -117,6 +118,10 @@ def test_text_is_printed_or_replaces_a_whole_file(form, run, cli, tmp_path):
 
 
 def test_impossible_export_is_refused_with_the_reason(run, cli, tmp_path):
+    """``run`` is a record and its folder; ``cli`` runs a command.
+
+    It returns the exit code, 2 for a wrong command line, the output and the errors.
+    """
     _, folder = run
     copy = shutil.copytree(folder, tmp_path / "copy")
     _, other_folder = write_two_ranks(tmp_path / "other", run_id="other")

@@ -46,6 +46,7 @@ def test_nvml_reads_the_card_through_pynvml():
 
 
 def test_driver_and_nvml_name_the_same_card():
+    """The address on the bus is a constant of the simulated card; NVML finds a card by it."""
     (card,) = driver.list_visible_cards()
     assert card.bus == "0000:41:00.0"
     assert nvml.find_index(card) == 0

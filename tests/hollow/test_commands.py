@@ -28,6 +28,7 @@ def call(tmp_path):
     """
 
     def run(module, *args, **variables):
+        """Run ``python -m module`` in the project's folder; ``variables``: of the environment."""
         env = os.environ | {"TRAINMARK_CACHE": str(tmp_path / "cache")} | variables
         process = subprocess.run(
             [sys.executable, "-m", module, *map(str, args)],

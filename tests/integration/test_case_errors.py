@@ -25,6 +25,7 @@ def run_broken_case(cli, monkeypatch):
     monkeypatch.setenv("TRAINMARK_CASE_PATH", str(CASES))
 
     def run(name: str, *args: str):
+        """Run the case whose function ``name`` raises; return exit code, output and errors."""
         return cli("run", "broken", f"broken={name}", "--device", "cpu", "--out", "run", *args)
 
     return run

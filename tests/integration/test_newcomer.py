@@ -99,6 +99,7 @@ def test_commands_of_the_guide_work(work_folder: Path, trainmark: Any) -> None:
     """``work_folder`` has the case ``line`` that the guide prints, where the program finds it.
 
     Of 1,200 points ``rows=900`` takes 900 for the training; the remaining 300 are for validation.
+    ``features`` is a figure that the case adds to those of all cases.
     """
     checked = trainmark("check", "line", "--device", "cpu")
     assert checked.returncode == 0, checked.stdout + checked.stderr

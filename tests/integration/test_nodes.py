@@ -62,6 +62,7 @@ def run_two_nodes(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
 
     def run(launcher: Here, *, device: str = "cpu", **fields: str) -> Record:
+        """Run toy on two nodes, until all their processes have ended; return the record."""
         monkeypatch.setattr(launchers, "load_launcher", lambda _: launcher)
         with socket.socket() as listener:
             listener.bind(("127.0.0.1", 0))

@@ -62,6 +62,7 @@ def install_tool_vendor(tmp_path):
     folder.mkdir()
 
     def write(script):
+        """Write the vendor and its tool; return the variables with which both are found."""
         (packages / "tooled.py").write_text(VENDOR)
         (folder / TOOL).write_text(f"#!/bin/sh\n{script}\n")
         (folder / TOOL).chmod(0o755)

@@ -41,6 +41,7 @@ def start(tmp_path):
     processes = []
 
     def call(*args):
+        """Start the runs of the plan file with further options; return the process."""
         command = [sys.executable, "-m", "trainmark", "run", "plan.yaml", *args]
         pipe = subprocess.PIPE
         process = subprocess.Popen(

@@ -33,6 +33,7 @@ def run(trainmark, tmp_path, monkeypatch):
     """
 
     def call(case, out, *args, device="standin", **variables):
+        """Run a case into the folder ``out``; return its record and the exit code."""
         for name, value in variables.items():
             monkeypatch.setenv(name, value)
         args = ("--out", out, "--device", device, f"max_steps={STEPS}", *SHORT, *args)

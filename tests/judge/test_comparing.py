@@ -145,6 +145,7 @@ def test_incomplete_round_is_excluded() -> None:
 
 
 def test_refuted_launches_are_excluded_and_doubtful_ones_keep_their_trust() -> None:
+    # ``RATES_NEAR_100``: throughputs of five launches, the same on both sides.
     # Doubtful: not to be quoted, but true. Refuted: its files were altered.
     doubtful = Trust(grade="do_not_quote", reasons=[message("trust_generated_data")])
     refuted = grade_reasons([message("evidence_altered", file="plan.json")])
@@ -246,6 +247,7 @@ def test_target_is_missed_if_most_launches_of_side_b_alone_miss_it(
 ) -> None:
     """``of_a`` and ``of_b`` of ten launches a side miss the target.
 
+    ``RATES_NEAR_100`` has five throughputs; the ten launches of a side have each of them twice.
     If ``of_b`` is 4, each side has only five launches, so that most of B miss it. If all of A reach
     it, a few misses of B are too noisy for a verdict; if A misses it too, they are no difference.
     """

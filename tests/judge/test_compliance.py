@@ -217,6 +217,8 @@ def test_malformed_file_is_named(make_outside_case: Any, text: str, expected_tex
 def test_exit_code_is_1_if_a_rule_of_the_claimed_division_is_broken(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: Any
 ) -> None:
+    # ``cli`` runs a command and returns its exit code, output and errors. Each of the five launches
+    # follows all rules of the closed division, which want five of them.
     folder = tmp_path / "result"
     for number in range(1, 6):
         run_dir = folder / f"r{number}"

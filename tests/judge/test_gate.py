@@ -223,6 +223,7 @@ def test_lower_time_is_better() -> None:
 
 
 def test_quality_is_judged_by_its_direction() -> None:
+    """``about`` has what a plan says of its case: here that a lower quality is a better one."""
     lower_is_better = read_golden_record().plan.about.model_copy(update={"higher_is_better": False})
     plan_with_lower_better = read_golden_record().plan.model_copy(update={"about": lower_is_better})
     # 12% below the golden record's 0.911697; 3% worse is regressed, and 10% better is improved.

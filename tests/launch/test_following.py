@@ -71,12 +71,15 @@ class SleepClock:
     """Stands for the module ``time``: its clock shows the seconds that were slept so far."""
 
     def __init__(self) -> None:
+        """Begin at 0 s."""
         self._now_s = 0.0
 
     def monotonic(self) -> float:
+        """Return the seconds that were slept so far."""
         return self._now_s
 
     def sleep(self, seconds: float) -> None:
+        """Return at once; only the clock moves."""
         self._now_s += seconds
 
 
@@ -101,6 +104,7 @@ def use_engine(monkeypatch: pytest.MonkeyPatch) -> Callable[[Held], None]:
     """
 
     def use(engine: Held) -> None:
+        """Let every launcher be this engine, and ask for the job's state every 10 ms."""
         monkeypatch.setattr(launchers, "load_launcher", lambda _: engine)
         monkeypatch.setattr(job_watch, "_POLL_S", 0.01)
         monkeypatch.setattr(Held, "poll_s", 0.01)
