@@ -25,9 +25,9 @@ class Change(NamedTuple):
 def make_digests_of_run(*changes: Change, steps: int = 3) -> list[StepDigest]:
     """Return the digests of a training; equal arguments give equal digests.
 
-    A digest has a number for each tensor. A change adds a number, 1 unless it names another, to
-    that of a gradient in the tensor ``last``, or of a weight in the tensor ``first``, or to the
-    loss, whose digest is its text.
+    A digest has a number for each tensor, here any that depends on the step and the tensor. A
+    change adds a number, 1 unless it names another, to that of a gradient in the tensor ``last``,
+    or of a weight in the tensor ``first``, or to the loss, whose digest is its text.
     """
     digests = []
     for step in range(1, steps + 1):
@@ -65,7 +65,7 @@ def test_deviating_minority_is_named_with_step_and_first_tensor() -> None:
     # consequence.
     flipped = make_digests_of_run(
         Change(step=2, part="gradient"),
-        Change(step=3, part="weight", added=5),
+        Change(step=3, part="weight", added=5),  # any other number
         Change(step=3, part="loss"),
     )
 

@@ -121,13 +121,21 @@ def test_model_has_the_median_of_nodes_alone_and_of_pairs() -> None:
 
 
 def test_pair_that_looks_faster_than_its_nodes_communicates_in_no_time() -> None:
-    """Noise may make a pair look faster; larger sets are then predicted like a node alone."""
+    """Noise may make a pair look faster; larger sets are then predicted like a node alone.
+
+    A node alone takes 1.0 s for a step, and a pair 0.9 s. The prediction does not depend on the
+    last two fields.
+    """
     model = StepTimeModel(alone_s=1.0, pair_s=0.9, noise=0.001, degrees_of_freedom=100)
     assert model.predict_s(8) == 1.0
 
 
 def test_three_nodes_are_not_searched_and_four_are_measured_together() -> None:
-    """Of three nodes, pairs show every fault. ``SetTimes()``: no set was measured yet."""
+    """Of three nodes, pairs show every fault. ``SetTimes()``: no set was measured yet.
+
+    ``MODEL`` predicts the seconds of a step from the number of nodes, and ``REPEATS`` is the number
+    of rounds that a set needs. ``to_measure`` are the sets to measure next.
+    """
     three = search_groups(name_nodes(0, 1, 2), MODEL, SetTimes(), repeats=REPEATS)
     assert (three.outcome, three.whole, three.to_measure) == ("as_predicted", None, ())
     four = search_groups(name_nodes(0, 1, 2, 3), MODEL, SetTimes(), repeats=REPEATS)
@@ -253,6 +261,7 @@ def test_single_nodes_of_slow_sets_are_not_measured() -> None:
 
     search = cluster.search()
 
+    # All five; their halves, three and two; and of the three only the half of two.
     assert sorted(len(node_set) for node_set in cluster.seconds) == [2, 2, 3, 5]
     assert (search.outcome, search.groups) == ("cannot_tell", ())
 

@@ -111,6 +111,7 @@ def join(
 
     Args:
         rank: of the node; it decides its name.
+        product: of its only device; nodes of the same product and software are compared.
         torch: version of its PyTorch.
         session: number of the start of ``trainmark accept``; later starts have higher numbers.
     """
@@ -151,7 +152,11 @@ def measure_alone(writer: EvidenceWriter, step_s: float = 0.1) -> None:
     """Write rounds of a node's only device, and of the node with this device.
 
     Only the first round compares results bit by bit. ``VARIATION`` has the factor of each round's
-    time.
+    time, near 1.
+
+    Args:
+        writer: of the node's evidence.
+        step_s: seconds of a step, before the factor; 0.1 is what usual nodes take in these tests.
     """
     for number, factor in enumerate(VARIATION):
         for phase, member in (("devices", f"{writer.node}:gpu:0"), ("nodes", writer.node)):
@@ -528,7 +533,7 @@ def test_pair_waits_for_a_node_to_arrive_but_not_for_one_that_left(
     assert session.wait_for_all(num_nodes=2, timeout_s=60, is_stopped=never_stop) == [0, 1]
     assert session.get_address(1) == "host-1"  # as the node stated when it joined
 
-    second.write(Left, signal=None)
+    second.write(Left, signal=None)  # it ended by itself, not by a signal
     pauses = []  # of the waits, in seconds
 
     def arrive_during_pause(pause_s: float) -> None:
@@ -657,7 +662,7 @@ def wait_for_engine(engine: Engine, folder: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(job_watch, "time", engine)
     opened = SimpleNamespace(
         folder=folder,
-        number=1,
+        number=1,  # of the session
         request=AcceptRequest(),
         plan=SimpleNamespace(nnodes=2, recipe={"timeout_s": 100}),
     )
@@ -717,8 +722,10 @@ def test_wait_for_an_engine_that_never_answers_ends(
 def test_engine_is_asked_no_more_often_than_its_launcher_allows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # The wait looks each second, but asks for the job's phase every 5 s (``poll_s``), four times
-    # until the answer is that it ended.
+    """The wait looks each second, but asks for the job's phase every 5 s (``poll_s``).
+
+    ``Engine`` takes the phases that it answers: it is asked four times until the job has ended.
+    """
     engine = Engine(["waiting", "running", "running", "ended"], poll_s=5)
     wait_for_engine(engine, tmp_path, monkeypatch)
     assert engine.queried_at_s == [0, 5, 10, 15]
@@ -727,10 +734,10 @@ def test_engine_is_asked_no_more_often_than_its_launcher_allows(
 def test_job_that_ends_with_its_nodes_is_not_cancelled(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The only node leaves in the first second. The engine says only after 10 s that the job ended.
+    """The only node that joined leaves in the first second, but the job ends only after 10 s.
 
-    Until then nobody measures, but the job is still believed to run. The engine was also asked
-    after 5 s, and did not answer.
+    Until then nobody measures, but the job is still believed to run. The engine is asked every 5 s:
+    at 0 s the job runs, at 5 s there is no answer (None), and at 10 s it says that the job ended.
     """
     writer = join(tmp_path, rank=0)
 

@@ -48,7 +48,11 @@ def flip_random_bit(tensor: torch.Tensor, chance: random.Random) -> None:
     """Flip one random bit of a random element.
 
     One of the upper half of the mantissa: what rounding removes in the next operation changes no
-    result, and so cannot be found.
+    result, and so cannot be found. A float32 has its mantissa in the bits 0 to 22.
+
+    Args:
+        tensor: changed in place.
+        chance: draws the element and the bit.
     """
     words = tensor.detach().view(-1).view(torch.int32)
     words[chance.randrange(len(words))] ^= 1 << chance.randrange(12, 23)

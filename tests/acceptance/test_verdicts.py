@@ -355,7 +355,8 @@ def test_bad_round_of_the_whole_machine_fails_all_devices_if_none_is_to_blame(
     """In a round of the phase ``nodes`` all four devices of the machine train together.
 
     ``code`` is what goes wrong in it, and the code of the finding: a wrong result of an all-reduce,
-    or the round fails. Three folders differ in what else was measured.
+    or the round fails. Three folders differ in what else was measured. "3 of 8 numbers" is any text
+    of a rank about a wrong result.
     """
 
     def write_bad_round(measured: DeviceEvidence) -> None:
@@ -545,7 +546,8 @@ def test_page_of_a_machine_without_pairs_does_not_mention_their_noise(
 def test_two_rounds_that_show_a_noise_are_not_called_too_few_to_estimate_it() -> None:
     """Two devices take 1.0 s and 1.2 s for a step in one round, and in the other the reverse.
 
-    The noise can be estimated, but not well enough to tell how many more rounds would decide.
+    The noise can be estimated, but not well enough to tell how many more rounds would decide. The
+    limits are the usual ones: 3% for steps, 10% for rates. A doubt is why a device is undecided.
     """
     assessment = Assessment(product_of_member={"a": "gpu", "b": "gpu"})
     alone = [
@@ -558,7 +560,7 @@ def test_two_rounds_that_show_a_noise_are_not_called_too_few_to_estimate_it() ->
     verdicts.judge_times(
         assessment,
         {STEP: Times(alone=alone, pairs=[])},
-        [("a", "b")],
+        [("a", "b")],  # the groups of devices that are compared: here one
         worse_by=0.03,
         rates_worse_by=0.1,
     )

@@ -231,7 +231,10 @@ def list_alive(pids: list[int]) -> list[int]:
 
 
 def make_clock_that_jumps(path: Path) -> Callable[[], float]:
-    """Return a clock that stands still until ``path`` exists, then exceeds any limit."""
+    """Return a clock that stands still until ``path`` exists, then exceeds any limit.
+
+    ``NEVER_S`` is the limit of the tests, an hour.
+    """
     return lambda: 2 * NEVER_S if path.exists() else 0.0
 
 

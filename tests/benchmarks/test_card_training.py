@@ -62,7 +62,12 @@ class FakePeer:
     """Takes a second per step; a variant named ``hangs`` ends only when it is killed."""
 
     def __init__(self, _module: str, *words: str) -> None:
-        self.words = words  # the command line of the variant: its name and its arguments
+        """Begin as the process of a variant would.
+
+        Args:
+            words: the command line of the variant: its name and its arguments.
+        """
+        self.words = words
         self.killed = threading.Event()  # set when the process is killed
         # What a peer reports of each turn after its seconds: here the peak memory in bytes. Only
         # the last turn's is read, so one entry stands for all.

@@ -175,6 +175,7 @@ class Echo:
     """An exchange of one rank with itself that records when it starts and when it is waited for."""
 
     def __init__(self, notes: list[str]) -> None:
+        """``notes`` gets "begin" and "wait" of each exchange, in the order of the calls."""
         self.notes = notes
 
     def __call__(self, received: torch.Tensor, sent: torch.Tensor, *_: Any, **__: Any) -> Echo:
@@ -213,6 +214,7 @@ def test_both_exchanges_overlap_with_the_bottom_layers(monkeypatch: pytest.Monke
 
     tables = HybridTables(spread.placement, rank=0, seed=SEED, time_part=time_part)
     num_tables = len(spread.cardinalities)
+    # The lists: widths of the two bottom layers and of the two top layers.
     dense = build_model(tiny_dlrm.NUMERICAL, DIM, num_tables, [16, DIM], [16, 1], seed=SEED)
     dense.bottom.register_forward_hook(lambda *_: notes.append("bottom"))
     for part, layers in (("bottom", dense.bottom), ("top", dense.top)):
@@ -246,7 +248,7 @@ def test_initial_rows_do_not_depend_on_their_rank(first_row: int, rows: int) -> 
     """
     cardinality = 3 * BLOCK_ROWS + 100  # rows of the table: three blocks and a part of one
     whole_table, part = torch.empty(cardinality, 2), torch.empty(rows, 2)
-    # A rank that holds all rows, and one that holds some.
+    # A rank that holds all rows, and one that holds some. 3 and 5: any table and seed.
     fill_rows(whole_table, table=3, first_row=0, cardinality=cardinality, seed=5)
     fill_rows(part, table=3, first_row=first_row, cardinality=cardinality, seed=5)
     assert torch.equal(part, whole_table[first_row : first_row + rows])

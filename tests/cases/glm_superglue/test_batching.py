@@ -21,6 +21,11 @@ class Held(Examples):
     """Samples kept as lists of sequences."""
 
     def __init__(self, samples, seq_length=10):
+        """Hold ``samples``, each a list of its candidates' sequences.
+
+        Args:
+            seq_length: number of tokens to which a batch pads all sequences.
+        """
         self.samples, self.seq_length = samples, seq_length
         self.num_choices = np.array([len(sample) for sample in samples])
 
