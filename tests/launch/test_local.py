@@ -41,7 +41,11 @@ def test_folder_in_which_another_run_begins_is_refused(tmp_path: Path) -> None:
 
 
 def test_rank_gets_its_number_in_the_environment(tmp_path: Path) -> None:
-    """The second of two nodes (``node=1``) starts eight ranks, which print their variables."""
+    """The second of two nodes (``node=1``) starts eight ranks, which print their variables.
+
+    They would connect to the host "a" at port 29500 (``master``). No other variable is set for them
+    (``environment``).
+    """
     setup = local.Setup(nproc=8, variables=dict(os.environ), environment={})
     script = "echo $RANK $WORLD_SIZE $LOCAL_RANK $LOCAL_WORLD_SIZE $MASTER_ADDR $MASTER_PORT"
     with (
@@ -66,7 +70,10 @@ def test_rank_gets_its_number_in_the_environment(tmp_path: Path) -> None:
 def test_invalid_thread_count_is_refused_before_anything_starts(
     toy_plan: Plan, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, thread_count: str
 ) -> None:
-    """``thread_count``: values of ``OMP_NUM_THREADS``, whose numbers must be 1 at least."""
+    """``thread_count``: values of ``OMP_NUM_THREADS``, the threads of each rank.
+
+    The variable has a number, or several with commas for nested work; each must be 1 at least.
+    """
     monkeypatch.setenv("OMP_NUM_THREADS", thread_count)
     run_dir = tmp_path / "run"
     plan = toy_plan.model_copy(update={"run_dir": str(run_dir)})

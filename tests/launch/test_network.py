@@ -71,7 +71,11 @@ def check_network(
     ],
 )
 def test_variable_that_names_no_interface_is_refused(backend, name, value):
-    """``machine`` has eth0, ib0, lo, an ib1 that is down, and two addresses."""
+    """``machine`` has eth0, ib0, lo, an ib1 that is down, and two addresses.
+
+    ``backend`` is the library through which ranks exchange data, which reads the variable ``name``.
+    Most take the beginning of an interface's name. The error lists what could be named instead.
+    """
     with pytest.raises(UsageError) as refused:
         check_network(backend, **{name: value})
     assert refused.value.where == f"environment variable {name}={value}"
@@ -125,7 +129,10 @@ def test_single_rank_needs_no_network():
 
 
 def test_loopback_that_does_not_work_is_refused(monkeypatch):
-    """``LOOPBACK`` is the address at which ranks of a single machine meet."""
+    """``LOOPBACK`` is the address at which ranks of a single machine meet.
+
+    No variable names an interface (``{}``). 101 is the number of the error that the kernel gives.
+    """
 
     def raise_unreachable(*_, **__):
         raise OSError(101, "Network is unreachable")

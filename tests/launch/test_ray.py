@@ -192,7 +192,9 @@ def test_job_states_are_distinguished(
 ) -> None:
     """``RECORDED``: by name, what Ray said of a job, and the description that follows from it.
 
-    ``waiting``: no start yet; ``lost``: it was stopped; ``ended``: by itself, well or not.
+    ``name`` is that of a recording, which the fake dashboard ``cluster`` serves; ``expected`` is
+    the job's phase. ``waiting``: no start yet; ``lost``: it was stopped; ``ended``: by itself, well
+    or not.
     """
     cluster.answer_with(plan.run_id, name)
     state = Ray().read_state(EngineJob(plan, make_site(cluster.url)))

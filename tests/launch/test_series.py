@@ -278,6 +278,7 @@ def test_finished_launches_of_a_series_are_kept_and_only_missing_ones_run(
 
     launcher.endings = {}
     (second_outcome, _) = run_plan_text(PLAN_OF_THREE_A_AND_B)
+    # r1 is kept where it is. The folders of r2 and r3 exist, so both get those of a next attempt.
     assert launcher.launched == ["a-2/r2", "a-2/r3"]
     assert (second_outcome.state, second_outcome.run_dir) == ("passed", tmp_path / "runs/plan/a-2")
     assert [record.plan.repeat_index for record in second_outcome.records] == [1, 2, 3]
@@ -413,6 +414,7 @@ def test_every_entry_is_checked_before_the_first_starts(
 ) -> None:
     """``line``: the second run of a plan file, which has an error; the first has none.
 
+    The case has no setting ``bss`` (``bs`` is meant), and the folder "nowhere" does not exist.
     ``launched``: what the fake launcher launched. The runs would be in the folder ``runs``.
     """
     with pytest.raises((UsageError, DataError)) as caught:

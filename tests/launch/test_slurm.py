@@ -218,8 +218,9 @@ def test_cancelled_job_that_does_not_end_is_killed(
 def test_job_on_another_cluster_is_queried_and_cancelled_there(
     monkeypatch: pytest.MonkeyPatch, job: EngineJob
 ) -> None:
-    # What sbatch --parsable prints if the option ``clusters`` was given. scontrol and scancel know
-    # no such id, and would answer for the cluster of this machine.
+    # What sbatch --parsable prints if the option ``clusters`` was given: the job's number and the
+    # name of its cluster; ``JOB_FILE`` keeps it. ``run_program`` runs Slurm's programs. scontrol
+    # and scancel know no such id, and would answer for the cluster of this machine.
     (job.folder / JOB_FILE).write_text("4711;west\n")
     commands: list[tuple[str, ...]] = []
 
@@ -261,6 +262,7 @@ def install_stand_in(folder: Path, name: str, script: str) -> None:
 def test_refusal_of_sbatch_is_reported_before_the_run_starts(
     plan: Plan, program_folder: Path
 ) -> None:
+    # ``install_stand_in`` writes a script that runs in place of Slurm's program of this name.
     install_stand_in(
         program_folder,
         "sbatch",
@@ -279,6 +281,7 @@ def test_refusal_of_sbatch_is_reported_before_the_run_starts(
 def test_started_job_has_its_number_recorded(
     plan: Plan, program_folder: Path, tmp_path: Path
 ) -> None:
+    # The number is in the file job.id of the run's folder.
     local_plan = plan.model_copy(update={"run_dir": str(tmp_path)})
     with pytest.raises(RecordError, match=r"job\.id"):  # before it was started
         assert EngineJob(local_plan, make_site()).id

@@ -135,6 +135,7 @@ def test_every_host_is_checked_and_named_with_its_fault(
     )
     assert lines[1] == "bare: ssh: sh: /opt/env/bin/python: not found"
     assert len(lines) == 2  # nothing of the host that is fine
+    # With that host alone, nothing is wrong.
     ssh.Ssh().check(plan.model_copy(update={"nnodes": 1}), make_site("fine\n"))
 
 
@@ -165,6 +166,8 @@ def test_a_failing_node_ends_the_job_once_the_others_ended(
 ) -> None:
     # Both nodes run a command that fails, node 0 later than node 1: a job that ended with node 1
     # would not wait for the file of node 0. If "lost", the fake ssh cannot even connect to node 1.
+    # ``phase`` is that of the job: "lost" if a host could not be reached, else "ended", of which
+    # the record of the run tells the reason.
     if phase == "lost":
         (fake_hosts / "n1.ssh_error").write_text("Timeout, server n1 not responding.\n")
     node_0_ended = fake_hosts / "ended"
@@ -252,7 +255,11 @@ def install_tar(folder: Path, script: str) -> None:
 def test_host_whose_files_cannot_be_unpacked_is_named(
     plan: Plan, fake_hosts: Path, make_site: Callable[..., Cluster], tmp_path: Path
 ) -> None:
-    """The caller catches only this error, and then writes the record."""
+    """The caller catches only ``EnvironmentFault``, and then writes the record.
+
+    ``collect`` has each host pack its files with tar and unpacks them here. ``fake_hosts``: all
+    hosts are this machine, with the programs of this folder first on PATH.
+    """
     site = make_site("a\n", run_root=tmp_path / "remote")
     ssh.locate_remote_folder(plan, site).mkdir(parents=True)
     job = EngineJob(plan.model_copy(update={"nnodes": 1}), site)

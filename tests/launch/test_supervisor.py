@@ -109,7 +109,8 @@ def test_a_process_with_its_own_session_and_environment_ends_with_the_ranks(
 
 
 def test_ranks_that_cannot_be_started_give_one_error():
-    # ``[{}]``: a single rank, without variables of its own. Its program does not exist.
+    # ``[{}]``: a single rank, without variables of its own. Its program does not exist, so the
+    # block is never entered.
     with (
         pytest.raises(MeasurementError, match="/nowhere/python"),
         supervise_ranks(

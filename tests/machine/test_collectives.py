@@ -108,6 +108,7 @@ def test_each_pair_is_measured_alone_with_the_rate_of_one_direction(tmp_path: Pa
 
 
 def test_backend_that_refuses_a_collective_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    # A collective is an exchange of data among all ranks; libraries do not have every one.
     def refuse(*_: Any) -> None:
         raise RuntimeError("ProcessGroup does not support reduce_scatter\nsecond line")
 

@@ -101,7 +101,8 @@ def test_failed_check_is_unknown_and_keeps_its_conditions(tmp_path, error):
         raise error
 
     # The failing check gives two results: what it found before the error, and the error. Any kind
-    # of exception counts, even one that would end the program.
+    # of exception counts, even one that would end the program. ``make_check("fine")`` is a check
+    # that finds nothing wrong.
     report = examine(make_machine(tmp_path), {"failing": check, "sound": make_check("fine")})
     assert [result.severity for result in report.checks] == ["spoils", "unknown", "fine"]
     assert all(result.fix for result in report.checks if result.severity != "fine")
@@ -213,7 +214,8 @@ def test_a_precision_that_the_recipe_needs_and_the_device_refuses_stops_a_run(
     [("failed", "python: exit code -11"), ("hung", "python: no answer in 40 s")],
 )
 def test_a_torch_that_crashes_or_hangs_stops_a_run(tmp_path, kind, text):
-    # ``run_tool`` runs the process that opens torch; this is how it reports a crash or a hang.
+    # ``run_tool`` runs the process that opens torch; this is how it reports a crash or a hang. The
+    # exit code -11 is a crash by signal 11 (SIGSEGV).
     def run_tool(*_, **__):
         raise MonitorFault(kind, text)
 

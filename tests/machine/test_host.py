@@ -218,7 +218,11 @@ def test_a_machine_without_governors_has_no_condition(tmp_path):
     ],
 )
 def test_numa_balancing_skews_results(tmp_path, cores, balancing, severity, text):
-    """``cores``: of each NUMA node; ``balancing``: the kernel's switch, None if it has none."""
+    """``cores``: of each NUMA node; ``balancing``: the kernel's switch, None if it has none.
+
+    A NUMA node is memory with the cores near it. Switched on ("1"), the kernel moves memory between
+    nodes while a run computes; with a single node it has nothing to move.
+    """
     files = {
         f"sys/devices/system/node/node{node}/cpulist": f"{numbers}\n"
         for node, numbers in enumerate(cores)

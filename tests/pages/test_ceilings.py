@@ -142,7 +142,8 @@ def test_skipped_and_unsupported_measurements_are_listed() -> None:
 
 
 def test_notes_are_in_the_language_of_the_page() -> None:
-    # ``reason`` is the English text, ``why`` the message from which any language is made.
+    # ``reason`` is the English text, ``why`` the message from which any language is made. On one
+    # rank: a size of bf16 was skipped, and fp8 and copies to the device could not be measured.
     why = asdict(message("ceiling_time", needed_s=3.0, left_s=1.0))
     skipped = make_point([8, 8, 8], rate=None, reason="3 s needed, 1 s left", why=why)
     refused = make_kind(
@@ -206,6 +207,7 @@ def make_pair(ranks: list[int], rate: float | None, **more: Any) -> dict[str, An
 
 
 def test_pairs_are_listed_from_the_slowest() -> None:
+    # Three ranks, whose own measurements do not matter here; ``links`` has those between pairs.
     ceilings = make_ceilings([], [], [])
     ceilings["links"] = {
         "reason": None,

@@ -359,6 +359,7 @@ def test_missing_value_of_a_rank_has_a_reason() -> None:
 
 
 def test_picture_uses_colours_of_the_page() -> None:
+    # The picture of the loss of the golden record, as SVG that stands inside of a page.
     inner = rendering.draw_static_picture(
         check_pictures(charts.chart_loss(read_golden_record())), "en"
     )

@@ -44,6 +44,8 @@ def test_comparison_is_printed_on_a_terminal(lang: str) -> None:
     )
     # The difference in steps is allowed, or the two would be other work and not be compared.
     # ``figures`` are those to compare; the golden file has the text as it was reviewed.
+    # ``make_series`` returns a launch of the golden record for each rate (``p_core``, samples/s); b
+    # starts nine minutes after a.
     comparison = compare(a, b, figures=["p_core", "mem"], allow=["max_steps"])
     text = show(build_comparison(comparison), lang, width=100)
     assert "\x1b" not in text

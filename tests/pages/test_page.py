@@ -402,7 +402,8 @@ def test_a_published_row_of_other_work_is_the_closest_result(plan, environment, 
     ],
 )
 def test_zero_is_a_value_in_a_difference_of_work(value, other, expected):
-    # Two runs that differ in one field of their recipe.
+    # Two runs that differ in one field of their recipe. The weight decay stands for any field, so
+    # its values here have types that other fields have.
     run, other_run = (
         make_planned_record(name, recipe=read_record().plan.recipe | {"weight_decay": decay})
         for name, decay in (("a", value), ("b", other))
@@ -424,7 +425,9 @@ def test_published_row_is_assumed_to_use_the_standard_model():
 
 
 def test_settings_of_a_published_row_are_compared_by_their_values():
-    # A row has the values of recipe fields as texts, a record as they are.
+    # A row has the values of recipe fields as texts, a record as they are. ``fix_hp`` are the
+    # fields that the user changed, of a row ``changes``; "lr" is short for ``learning_rate``. The
+    # result has two texts for each difference: of the run and of the row.
     run, row = make_run_and_published_row()
     changes = {"compile": True, "learning_rate": 0.00015}
     run = run.model_copy(update={"plan": run.plan.model_copy(update={"fix_hp": changes})})
@@ -620,7 +623,8 @@ def test_most_limiting_rule_gives_advice_with_its_arithmetic():
     [("cpu", "2", True), ("cpu", "1", False), ("cuda", "2", False)],
 )
 def test_fewer_threads_are_advised_only_on_a_busy_cpu(torch_type, threads, advises):
-    # ``torch_type``: the kind of device that trains; ``threads``: how many each rank may use.
+    # ``torch_type``: the kind of device that trains; ``threads``: how many each rank may use. On a
+    # CPU the threads compete with other programs; with one thread there are none to give up.
     plan = read_record().plan
     device = plan.device.model_copy(update={"torch_type": torch_type})
     facts = {"others_cpu_share": 0.47, "variables": {"OMP_NUM_THREADS": threads}}
@@ -655,7 +659,8 @@ def test_a_quality_that_was_not_measured_has_its_reason():
 
 
 def test_unmeasured_figures_are_grouped_by_their_reason():
-    # Three figures without a value, for two reasons; ``entry`` serves as their form.
+    # Three figures without a value, for two reasons; ``entry``, a figure of the golden record,
+    # serves as their form. Measured figures have rows in the table of the section "Figures".
     entry = read_record().figures["p_core"]
     reasons = {
         "power": "devices_unmonitored",
@@ -814,7 +819,7 @@ def test_throttling_is_named_by_rank_and_distinguished_by_its_time():
 def test_rank_strip_states_the_spread_of_ranks(medians_ms, torch_type, expected):
     # ``medians_ms``: median step time of each rank; None: it measured no step. Of two ranks, the
     # faster one counts as the median rank. A rank that is 15% slower would have a finding if slow
-    # ranks had been looked for.
+    # ranks had been looked for. Only ranks on a CPU share cores; all others have a device each.
     record = read_record()
     ranks = [
         rank.model_copy(update={"step_ns": None if ms is None else ms * 10**6})
@@ -948,6 +953,7 @@ def test_curves_of_different_work_of_a_case_share_one_chart():
     overview, *_ = page.build_documents([make_record(), make_planned_record("b", recipe=recipe)])
     assert translate(overview.title, "en") == "2 workloads, 2 launches"
     names = [chart.name for chart in overview.charts]
+    # The charts of the first table of the overview, which has a row for each of the two.
     assert names == ["table1-loss", "table1-step_time", "table1-quality"]
     sides = {translate(row["side"], "en") for row in overview.charts[0].data["steps"]}
     assert sides == {
@@ -985,6 +991,7 @@ def test_several_launches_share_a_page_with_their_geometric_mean():
 
 
 def test_different_work_gets_a_table_and_one_page_each():
+    # All but the last two are the golden record of DistilBERT on two A100, with other ids.
     recipe, device = read_record().plan.recipe, read_record().plan.device
     records = [
         make_record(),

@@ -168,7 +168,8 @@ def test_unusable_format_output_or_chart_is_refused(
 def test_what_cannot_be_compared_is_refused(
     run_report: Call, tmp_path: Path, args: list[str], expected_error: str
 ) -> None:
-    # A report in the format md has no comparison; no results are published for gpt_megatron.
+    # A report in the format md has no comparison; no results are published for gpt_megatron. With
+    # ``reference:CASE`` a run is compared with those of a case. 2: the exit code of wrong options.
     code, _, err = run_report("bert", *args)
     assert code == 2
     assert not (tmp_path / "x.html").exists()

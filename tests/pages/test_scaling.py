@@ -100,7 +100,8 @@ def test_strong_scaling_keeps_the_global_batch() -> None:
     (section,) = list_scaling_sections(
         [make_record("1x2", rate=200.0, micro=64), make_record("2x4", rate=640.0, micro=16)]
     )
-    # Micro-batch and efficiency: 128 samples a step in both worlds; 640 / (200 x 4) = 80%.
+    # A world is nodes x ranks of each: 2 ranks of 64 samples, and 8 of 16, so 128 samples a step in
+    # both. Cells of a row: micro-batch and efficiency, without its range: 640 / (200 x 4) = 80%.
     assert [(row[2], row[4].split()[0]) for row in list_world_rows(section)] == [
         ("64", "100.0%"),
         ("16", "80.0%"),
@@ -147,7 +148,8 @@ def test_scaling_pages_match_their_golden_files(lang: str) -> None:
     ("rate", "doubted"), [(200.0, False), (209.0, False), (212.0, True), (733.0, True)]
 )
 def test_efficiency_above_105_percent_has_a_doubt(rate: float, doubted: bool) -> None:
-    # Two ranks at twice the rate of one, 200 samples/s, are an efficiency of 1.
+    # Two ranks at twice the rate of one, 200 samples/s, are an efficiency of 1. More than 1.05, 210
+    # samples/s, is hardly possible, so a paragraph of the tone "warn" doubts it.
     (section,) = list_scaling_sections([make_record("1x1", rate=100.0), make_record("1x2", rate)])
     paragraphs = [block for block in section.blocks if isinstance(block, Paragraph)]
     doubts = [block.text for block in paragraphs if block.tone == "warn"]
@@ -195,6 +197,7 @@ def test_badge_of_different_work_is_that_of_the_worst_run(
 
 def test_badge_of_a_repeat_with_a_failed_launch_is_bad() -> None:
     # Five launches of the same work, which are enough for a usable result; then a sixth one failed.
+    # Their rates are 100 to 104 samples/s; the tone is the colour of the badge at the page's title.
     runs = [
         make_record("1x1", 100.0 + launch_number, number=launch_number, trust=make_trust("usable"))
         for launch_number in range(5)

@@ -123,7 +123,7 @@ def test_launches_of_a_run_share_one_row_with_mean_and_range(tmp_path):
     database = make_index(tmp_path / "runs", *documents)
     writing.write_site(database, tmp_path / "site")
     page = read_page(tmp_path / "site" / "index.html")
-    # The geometric mean, and no confidence interval of so few launches.
+    # Three launches of a run. The geometric mean, and no confidence interval of so few launches.
     # The cube root of 100 x 130 x 110 is 112.7.
     assert {"112.7 samples/s ", "100.0 – 130.0 (range), 3 launches"} <= set(page.texts)
     assert not any(str(tmp_path) in text for text in page.texts)
@@ -146,7 +146,7 @@ def test_contradicted_launch_is_in_no_mean_of_a_list(tmp_path, monkeypatch):
     ]
     all_runs = views.list_all_runs(make_index(tmp_path / "runs", *documents), PAGE_COLUMNS)
     page = Reader(lists.build_machines_page(all_runs, Links("machines.html")))
-    # The geometric mean of 100 and 121.
+    # One run with three launches. The geometric mean of 100 and 121, without the 1000 of launch 2.
     assert any("110.0 samples/s" in text for text in page.texts)
     assert get_speed(all_runs[0]) == pytest.approx(110.0)
     assert len(all_runs[0]) == 3
@@ -195,7 +195,8 @@ def test_only_changed_runs_are_rebuilt_and_deleted_runs_removed(runs, tmp_path):
 def test_folder_without_a_site_is_not_overwritten(runs, tmp_path):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "a.txt").write_text("mine")
-    # Neither a folder with other files nor a file is a site that was written before.
+    # Neither a folder with other files nor a file is a site that was written before. ``runs`` is an
+    # index of some runs, of which any could be written.
     for folder in (tmp_path / "mine", tmp_path / "mine" / "a.txt"):
         with pytest.raises(UsageError, match="contains no site"):
             writing.write_site(runs, folder)
@@ -395,7 +396,8 @@ def three_runs(tmp_path, monkeypatch):
 
 
 def test_selected_runs_of_the_same_work_are_compared(three_runs):
-    # One launch chooses its run; A, B, C are the sides in this order.
+    # One launch chooses its run; A, B, C are the sides in this order. Of the fixture, b is 1.2
+    # times as fast as a, and c has another batch size.
     page = Reader(views.build_comparison_page(three_runs, ["a1", "b3", "c2"]))
     assert page.list_values("section", "id") == ["charts", "over-B", "over-C"]
     assert "1.200" in page.texts
@@ -557,7 +559,10 @@ def list_single_class_rules(sheet):
 
 
 def test_site_style_sheet_uses_no_class_of_the_report():
-    """Pages of the site contain blocks of the report, which such a rule would change."""
+    """Pages of the site contain blocks of the report, which such a rule would change.
+
+    That is a rule of the site for a class alone (``.bar { … }``), whose name the report uses too.
+    """
     templates = ("body.html.j2", "head.html.j2", "blocks.html.j2")
     markup = "".join(rendering.read_shipped_file(name) for name in templates)
     classes_in_use = {

@@ -102,7 +102,11 @@ def test_failed_launches_are_named_and_never_averaged_in():
 
 
 def test_contradicted_launches_are_named_and_never_averaged_in():
-    """Launch 1 passed, but a file of its evidence was changed afterwards."""
+    """Launch 1 passed, but a file of its evidence was changed afterwards.
+
+    Its ``p_core`` of 1 sample/s would show in any mean. ``grade_reasons`` makes the trust in a run
+    from the reasons to doubt it.
+    """
     trust = grade_reasons([message("evidence_altered", file="plan.json")])
     launches = [
         make_launch_record(0, p_core=100.0),

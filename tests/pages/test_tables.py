@@ -278,7 +278,7 @@ def test_only_a_published_name_replaces_a_precision():
         )
         return tables.format_precision(read_golden_record(plan=plan))
 
-    # The pages of these cases print amp for fp16.
+    # The pages of these cases print amp for fp16, but bf16 as it is; gpt_megatron has no such name.
     assert format_label("dlrm_criteo", "fp16") == format_label("glm_superglue", "fp16") == "amp"
     assert format_label("dlrm_criteo", "bf16") == "bf16"
     assert format_label("gpt_megatron", "fp16") == "fp16"
@@ -289,7 +289,8 @@ FINE_TUNING = ("fix_hp", "token/p/s", "loss", "mem", tables.QUALITY, "MFU")
 
 def test_fine_tuning_page_has_other_columns():
     record = read_golden_record()
-    # The columns of the page of another case.
+    # The golden record of DistilBERT, but with the columns of the page of another case, one of
+    # fine-tuning. A founding page is one that our tables follow; its first part is its columns.
     other_references = record.plan.about.references.model_copy(
         update={"columns": PAGES_OF_FOUNDING_DOCUMENTS["llama2_7b_lora"][0]}
     )
@@ -353,7 +354,8 @@ def test_only_the_published_form_shows_slashes_for_missing_values():
     }
     record = read_golden_record(figures=figures, plan=record.plan.model_copy(update={"fix_hp": {}}))
     table = tables.build_performance_table([record])
-    # This table has the form of the published pages. ``fix_hp``: no changed hyperparameters.
+    # This table has the form of the published pages. ``fix_hp``: no changed hyperparameters; the
+    # figures ``p_core`` and ``mem`` were set to None.
     row_by_header = dict(zip(translate_headers(table), translate_rows(table)[0], strict=True))
     assert (row_by_header["fix_hp"], row_by_header["p_core"], row_by_header["mem"]) == (
         "/",

@@ -58,6 +58,7 @@ def show_record(record, width=80, extent="screen"):
 
 def test_summary_of_a_run_has_title_sentence_row_ruler_and_limit():
     # The ruler, the line of comparable results, is empty here; all figures are the golden record's.
+    # The lines: title, verdict, speed and quality, key figures, doubts, ruler, and what limits it.
     assert list_first_lines([read_golden_record()]) == [
         "DistilBERT on SST-2 · 2 x NVIDIA A100-SXM4-40GB · tf32",
         "passed, noisy, unverified",
