@@ -288,6 +288,7 @@ def test_files_must_hold_the_tensors_of_their_index(
 
 
 def read_stored_weights(file: Path) -> list[StoredTensor]:
+    """Return the key and the shape of each tensor of a file; ``FAULT`` makes the error."""
     return list_stored_weights(file, FAULT)
 
 

@@ -136,20 +136,24 @@ def test_manifest_of_a_killed_call_is_not_listed_in_the_manifest(raw, tmp_path, 
 
 
 def change_source(raw):
+    """Change the source, which has ``abc``; return no options."""
     (raw / "a.txt").write_bytes(b"xyz")
     return {}
 
 
 def change_option(raw):
+    """Return an option of the second call that the first one did not have."""
     return {"seed": 2}
 
 
 def damage_part(raw):
+    """Change a file that the first call has written; return no options."""
     (raw.parent / ".data.partial" / "sub" / "abc.txt").write_bytes(b"xyz")
     return {}
 
 
 def damage_state(raw):
+    """Make the notes of what is finished unreadable; return no options."""
     (raw.parent / ".data.partial" / prepared.STATE_FILE).write_text("{")
     return {}
 
@@ -252,10 +256,12 @@ class Units(prepared.Reporter):
         self.stages = {}
 
     def begin(self, stage, total, done=0):
+        """Note a new stage with the units of work in it, and how many of them are done."""
         self.stages[stage] = [total, done]
         self.stage = stage
 
     def advance(self, units):
+        """Add finished units to the stage that began last."""
         self.stages[self.stage][1] += units
 
 

@@ -29,6 +29,7 @@ class FakeReader:
         self.tokens = np.arange(starts[-1], dtype=np.int32)
 
     def find_token_starts(self, documents):
+        """Return where the documents of a range begin, and where the last one ends."""
         return self.starts[documents.start : documents.stop + 1]
 
 

@@ -20,6 +20,7 @@ WRITERS = [write_two_files, write_one_file]
 
 
 def encode_text(opened, text):
+    """Return the ids of a text, without the end of a document."""
     return opened.library.encode(text, add_special_tokens=False).ids
 
 

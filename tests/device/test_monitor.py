@@ -61,6 +61,7 @@ def monitor_numbers(accelerator: Vendor) -> list[int]:
 
 
 def read_monitor(monitor: Monitor) -> dict[int, DeviceSample]:
+    """Return a reading of each device by the monitor's number of it."""
     return {sample.index: sample for sample in monitor.read()}
 
 
@@ -76,7 +77,10 @@ def test_a_reading_has_every_device_of_the_ranks(
 def test_monitor_reports_the_memory_of_the_device(
     monitor: Monitor, monitor_numbers: list[int], device: Device
 ) -> None:
-    """The device is that of rank 0; a driver may keep some of the memory for itself."""
+    """The device is that of rank 0; a driver may keep some of the memory for itself.
+
+    ``monitor_numbers`` has the monitor's number of each rank's device.
+    """
     reported = read_monitor(monitor)[monitor_numbers[0]].memory_total_bytes
     total = device.memory().total_bytes
     if reported is None or total is None:
@@ -107,6 +111,7 @@ def start_rank(vendor: Vendor, rank: int) -> Iterator[subprocess.Popen[str]]:
 
 
 def read_line(stream: IO[str] | None) -> str:
+    """Wait for a line of a process's output and return it."""
     assert stream is not None
     return stream.readline().strip()
 

@@ -25,6 +25,7 @@ def run(trainmark, vendor, tmp_path):
 
 
 def is_target_reached(record):
+    """Return whether the quality in a run's record meets the target in its plan."""
     return record.plan.target.reached(record.quality.value)
 
 

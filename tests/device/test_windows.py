@@ -37,7 +37,10 @@ class Guarded:
 
 @pytest.fixture(autouse=True)
 def _skip_if_waits_are_not_detected(device):
-    """Skip the tests if the device has no means to make waiting calls fail."""
+    """Skip the tests if the device has no means to make waiting calls fail.
+
+    The stand-in, a simulated device that computes on the processor, has them.
+    """
     if not hasattr(device, "forbid_synchronization"):
         pytest.skip("it cannot tell where the host waits: the stand-in of tests/devices can")
 

@@ -52,8 +52,8 @@ def make_torch(module: Any, *, event: Any = Event, **accelerator: Any) -> Any:
     Args:
         module: what ``torch.get_device_module`` returns, such as ``torch.npu``.
         event: the class ``torch.Event``.
-        accelerator: functions of ``torch.accelerator`` by name, beside those that choose a device
-            and wait for it.
+        accelerator: functions of ``torch.accelerator`` by name; they replace those that choose a
+            device and wait for it, or are further ones.
     """
     calls = {"set_device_index": lambda _: None, "synchronize": lambda: None, **accelerator}
     # The device computes: adding 1 to a tensor of zeros gives 1.

@@ -146,6 +146,8 @@ def test_unique_id_in_variables_has_16_digits(
     BuildDeviceUuidList of src/core/runtime/amd_filter_device.cpp in
     https://github.com/ROCm/ROCR-Runtime, 2026-11-29.
     """
+    # Device 0 has an id of 16 digits, device 1 the one that begins with a zero. ``node`` is what
+    # the kernel knows of a device: the number of its file in /dev/dri and of its bus, and the id.
     set_torch_build(monkeypatch, hip="6.3")
     for number, unique_id in ((1, 0x92A3B4C5D6E7F801), (2, 0x0A2B3C4D5E6F7081)):
         node = {"minor": 127 + number, "bus": number, "unique_id": unique_id}

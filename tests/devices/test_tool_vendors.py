@@ -181,6 +181,7 @@ def vendor(bare_machine: Path, case: Case, monkeypatch: pytest.MonkeyPatch) -> T
 
 @pytest.fixture(params=CASES)
 def case(request: pytest.FixtureRequest) -> Case:
+    """Return the machine of a vendor with its expected facts; ``request.param`` is its name."""
     return CASES[request.param]
 
 
@@ -274,6 +275,9 @@ def test_missing_torch_of_the_vendor_is_named(
 
 
 def test_devices_without_a_driver_are_named(bare_machine: Path, case: Case) -> None:
+    # ``case.kind`` is the class of one of six vendors, ``bare_machine`` the root of a machine
+    # without any device or driver. ``unusable`` says why devices cannot be used; None: there are
+    # none, or they can.
     vendor = case.kind()
     # Processing accelerators (PCI class 0x1200): first one of another vendor, Intel (0x8086).
     add_pci_card(bare_machine, "0000:1a:00.0", vendor=0x8086, kind="0x120000")

@@ -99,15 +99,18 @@ class Visit:
             route.abort()
 
     def _refuse_dialog(self, dialog: Dialog) -> None:
+        """Record and close a dialog: no page of this program opens one."""
         self.errors.append(dialog.message)
         dialog.dismiss()  # an open dialog would block the page
 
     def _record_console_error(self, message: ConsoleMessage) -> None:
+        """Record a message of the page's console if it is an error, with its place."""
         if message.type == "error":
             self.errors.append(f"{message.location.get('url', '')[:200]}: {message.text}")
 
     def _record_failed_request(self, request: Request) -> None:
-        if not (request.failure or "").startswith("net::ERR_ABORTED"):  # of a download
+        """Record a failed request; a download ends as an aborted one, which is no error."""
+        if not (request.failure or "").startswith("net::ERR_ABORTED"):
             self.errors.append(f"{request.url}: {request.failure}")
 
     @contextmanager

@@ -31,6 +31,7 @@ TWO_NODES = ("--launcher", "slurm", "--nnodes", "2", "--nproc", "1")
 
 @pytest.fixture(scope="module")
 def cluster():
+    """Yield a cluster of two nodes on this machine for all tests of the module."""
     with start_slurm_cluster() as slurm:
         yield slurm
 

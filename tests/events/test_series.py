@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 
 def read_series(folder: Path) -> list[SeriesLine]:
+    """Return the series over time of a run's record, made from its events and telemetry."""
     return reduce.reduce(folder).series
 
 
