@@ -385,8 +385,8 @@ def test_parquet_labels_of_another_type_are_read_as_integers(folder, labels):
 def test_parquet_tsv_and_npz_hold_the_same_rows(tmp_path):
     """The same texts are written as parquet and as tsv; ``prepare`` makes npz of the tsv files.
 
-    Both splits have all of ``UNUSUAL_TEXTS``, with the labels 0 and 1 in turn. 64 tokens
-    (``seq_length``) cut some of them, in the same way in each layout.
+    Both splits have all of ``UNUSUAL_TEXTS``, with the labels 0 and 1 in turn. 64
+    tokens (``seq_length``) are the most that the model takes; none of the texts has so many.
     """
     labels = [row % 2 for row in range(len(UNUSUAL_TEXTS))]
     (tmp_path / "tsv" / "data").mkdir(parents=True)
