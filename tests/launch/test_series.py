@@ -579,6 +579,7 @@ def test_resumed_plan_verifies_its_finished_launches(cli: Any, tmp_path: Path) -
 
     ``leave_events`` leaves a passed launch of the plan with both, in which the accuracy is 0.9375.
     Each call of ``check_entries`` or of the command then finds it as finished, and runs nothing.
+    The toy case generates its data, so its results are never to be quoted.
     """
     path = tmp_path / "plan.yaml"
     path.write_text("runs:\n- {case: toy, name: a}\n", encoding="utf-8")

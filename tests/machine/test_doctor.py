@@ -121,7 +121,7 @@ def describe_request_machine(tmp_path):
 
 def test_missing_device_stops_a_run(describe_request_machine, monkeypatch):
     # A fake vendor without any accelerator. Its absence is no error of the command, but a
-    # condition.
+    # condition. The machine is then described without a vendor, for a run of one rank.
     monkeypatch.setattr(registry, "list_vendors", lambda: {"fake": Card(devices=0)})
     machine = describe_request_machine(device="fake")
     assert (machine.vendor, machine.nproc) == (None, 1)

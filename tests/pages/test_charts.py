@@ -381,7 +381,7 @@ def test_script_is_complete_and_safe_inside_html() -> None:
     # What draws the charts of a page, our ``charts.js``, is in it beside the libraries.
     assert "figure.chart" in script
     assert "</script" not in script  # it would end the element early
-    assert len(script.encode()) < 1_000_000  # each page contains it
+    assert len(script.encode()) < 1_000_000  # a limit of our own, as each page contains it
 
 
 def test_title_is_never_evaluated_and_has_no_control_character() -> None:

@@ -69,7 +69,8 @@ def test_junit_has_one_test_case_per_judgement(word: str) -> None:
 
 def test_documents_have_code_numbers_and_sentence() -> None:
     documents = to_json_documents(make_judgements())
-    # Regressed, improved, noisy, other work, passed.
+    # Regressed, improved, noisy, other work, passed: 1 is a regression, 3 a figure that varies too
+    # much to be judged, and 2 work that cannot be compared.
     assert [document["exit_code"] for document in documents] == [1, 0, 3, 2, 0]
     # The first judgement: 90 samples/s where 100 were expected, a change of -0.1.
     assert documents[0]["message"]["code"] == "gate_regressed"

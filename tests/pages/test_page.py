@@ -216,6 +216,7 @@ def test_difference_of_two_long_texts_is_shown_where_they_differ():
     """Measured programs are compared by command; these are equal in their first 200 characters.
 
     A witness is such a program of the user's own; each run here has one, and its rate as its id.
+    ``starts_ranks``: whether the command itself starts the ranks, as torchrun does.
     """
     runs = []
     for rate in ("0.1", "0.2"):
@@ -339,6 +340,7 @@ def make_run_and_published_row():
 
 
 def test_a_published_row_is_compared_with_a_run_of_the_same_work():
+    # The row is of eight A100. The run did its work, at the speed of the golden record.
     run, row = make_run_and_published_row()
     # The page prints fp32, but its program trained with TF32, which is what is compared.
     assert (row.nnodes, row.precision, row.stated.precision) == (1, "fp32", "tf32")
@@ -1020,7 +1022,8 @@ def test_different_work_gets_a_table_and_one_page_each():
 
 
 def test_interrupted_run_has_a_page(tmp_path):
-    # The events of both ranks end after seven, in the middle of the training.
+    # ``write_two_ranks`` writes a toy run of two ranks, and returns its record first. The events of
+    # both ranks end after seven, in the middle of the training.
     broken, _ = write_two_ranks(tmp_path / "run", ends_after=7)
     # ``Reader`` raises if the HTML is not well-formed.
     _overview, _passed, interrupted = (
@@ -1082,6 +1085,9 @@ def make_spread_model_record(**job):
 
 
 def test_lists_and_tables_of_a_case_are_filled_from_the_run():
+    # ``make_spread_model_record`` returns a run with these facts, which its job reported. Its case
+    # adds lists to the page: ranks (``parallel``), ``share``, batch and width; and a table
+    # (``layers``).
     spread = make_spread_model_record(parallel={"data": 4, "tensor": 2, "fsdp": True}, share=0.125)
     # The global batch is that of the golden run: 96 samples on each of two ranks.
     assert (

@@ -163,7 +163,8 @@ def test_list_shows_a_quality_of_zero(tmp_path):
 def test_badge_of_a_run_shows_its_status_and_trust():
     entry = {"status": "passed", "trust": "noisy", "trust_reasons": "trust_few_launches"}
     # Few launches are a reason of doubt, until there are five. The last part is the badge's tone.
-    # ``_choose_badge`` takes the launches of a run, here as many equal ones as ``launches``.
+    # ``_choose_badge`` takes the launches of a run, here as many equal ones as ``launches``. A
+    # launch has its fields in the index; "imported" is the status of a row that others published.
     tones = [rows._choose_badge([entry] * launches)[2] for launches in (1, 5)]
     assert rows._choose_badge([entry | {"status": "imported"}])[2] == "plain"
     assert [*tones, rows._choose_badge([entry | {"trust": "do_not_quote"}])[2]] == [
