@@ -140,10 +140,11 @@ def uneven_run(tmp_path: Path) -> RunTimeline:
 def test_two_uneven_ranks_give_exact_figures(uneven_run: RunTimeline) -> None:
     """All figures of a run of two ranks equal those computed by hand from its events.
 
-    ``make_uneven_ranks`` has the events. Windows end at 6, 8 and 12.5 s on rank 0 and at 6, 8 and
-    13 s on rank 1, and the last one is measured; evaluation takes 2 s. ``FIGURES`` has the unit of
-    each figure; 989e12 FLOP/s is the published bf16 peak of the device, an H100. FLOPs are 2e14 on
-    each rank in the last window, which takes 4.5 s on the slower one; tokens are ten a sample.
+    ``make_uneven_ranks`` has the events. Windows end at 6, 8 and 12.5 s on rank 0 and at 6, 8
+    and 13 s on rank 1, and the last one is measured; evaluation takes 2 s. ``FIGURES`` has the
+    unit of each figure; 989e12 FLOP/s is the published bf16 peak of the device, an H100. FLOPs
+    are 2e14 on each rank in the last window, which takes 4.5 s on the slower one; tokens are
+    ten a sample. ``uneven_run`` is the run with these events.
     """
     figures = compute_figures(measure(uneven_run, precision="bf16", warmup_steps=3))
     values = {name: figure.value for name, figure in figures.items()}

@@ -49,6 +49,7 @@ def run_dir(tmp_path: Path) -> Path:
         lines += [make_devices_line(t_s, *samples), make_host_line(t_s, memory_used_bytes=GIB)]
     ranks = make_ranks_with_devices(2)
     for rank in ranks:
+        # ``EVALUATION``: the index of the evaluation in the events of a rank.
         rank[EVALUATION]["detail"] = {"F1 score": 0.5}  # a name that backends must convert
     folder = write_sampled_run(tmp_path / "run", lines, ranks=ranks)
     record.write_record(reduce.reduce(folder), folder)
@@ -59,6 +60,7 @@ def follow(run_dir: Path, *args: str, code: int = 0, **variables: str) -> str:
     """Call ``trainmark follow`` in another process; return its output.
 
     Args:
+        run_dir: folder of the run.
         args: targets.
         code: the expected exit code.
         variables: further environment variables.
@@ -292,6 +294,7 @@ def test_openmetrics_file_has_the_final_values(run_dir: Path, tmp_path: Path) ->
     from prometheus_client.openmetrics import parser as openmetrics
     from prometheus_client.parser import text_string_to_metric_families
 
+    # ``MISSING`` is why the test is skipped where the package is not installed.
     # ``run_dir`` is a run of 16 steps with a loss of 0.25 at last; its two cards were last read at
     # 9 s. ``follow`` calls the program with two targets: the file of the run, and a folder.
     collected = tmp_path / "collected"

@@ -85,6 +85,7 @@ def test_exported_steps_equal_those_of_the_record(tmp_path: Path) -> None:
 
 def test_values_of_a_window_are_at_its_last_step(tmp_path: Path) -> None:
     ranks = make_ranks_with_devices(2)
+    # ``MEASURED_WINDOW`` is the index of the last window in the events of a rank.
     # A window of 13 steps of ``TICK``, 1/8 s, on each of two ranks: speeds are sums over the ranks,
     # or means of devices. Loss, samples and epoch are those of ``make_ranks_with_devices``.
     for rank in ranks:

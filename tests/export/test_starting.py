@@ -31,7 +31,10 @@ RECORD_CALLS = "wandb=keep"
 
 @pytest.fixture(autouse=True)
 def stand_in_calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Put the stand-in backend first on the path; return the file of its recorded calls."""
+    """Put the stand-in for W&B first on the path; return the file of its recorded calls.
+
+    ``STAND_INS`` is the folder with its module, which the processes of followers import.
+    """
     monkeypatch.setenv("PYTHONPATH", str(STAND_INS), prepend=os.pathsep)
     calls = tmp_path / "calls.jsonl"
     monkeypatch.setenv("STAND_IN_CALLS", str(calls))
@@ -55,6 +58,7 @@ def follow_finished_run(
     """Follow a run that has ended; return the remarks about the followers.
 
     Args:
+        run_dir: folder of the run.
         args: targets; the destinations ``keep``, ``refuse``, ``die`` and ``block`` say what the
             stand-in backend does.
         patience_s: how long a follower may take after the end of the run.
@@ -133,8 +137,9 @@ def test_steps_are_exported_during_the_run(
 def test_failed_follower_gives_one_remark(run_dir: Path, target: str, code: str, text: str) -> None:
     """A follower is a process that exports a run; its target names a stand-in for W&B.
 
-    Of the stand-in, ``refuse`` raises a ConnectionError with this text, and ``die`` kills its own
-    process with SIGKILL, signal 9. ``code`` and ``text`` are of the remark about it.
+    Of the stand-in, ``refuse`` raises a ConnectionError with this text, and ``die`` kills its
+    own process with SIGKILL, signal 9. ``code`` and ``text`` are of the remark about it.
+    ``run_dir`` is a run of 16 steps that has ended.
     """
     (remark,) = follow_finished_run(run_dir, target)
     assert (remark.message.code, remark.message.args["text"]) == (code, text)
@@ -148,7 +153,8 @@ def test_blocked_backend_is_abandoned_after_a_timeout(
 ) -> None:
     """The stand-in for W&B called ``block`` never returns; ``patience_s`` is the timeout.
 
-    It is short, half a second, because the test has to wait for it.
+    It is short, half a second, because the test has to wait for it. ``run_dir`` is a run of 16
+    steps that has ended.
     """
     # The follower ends itself; on a busy machine this may take longer than the usual 2 s, after
     # which it would be killed.
@@ -161,8 +167,9 @@ def test_blocked_backend_is_abandoned_after_a_timeout(
 def test_suspended_follower_is_killed_after_a_timeout(run_dir: Path) -> None:
     """``patience_s``: how long a follower may take after the end of the run, which has ended.
 
-    ``RECORD_CALLS`` is a target whose backend, a stand-in for W&B, would work. ``act`` is called
-    with the process of the follower once that is ready.
+    ``RECORD_CALLS`` is a target whose backend, a stand-in for W&B, would work. ``act`` is
+    called with the process of the follower once that is ready. ``run_dir`` is a run of 16 steps
+    that has ended.
     """
     # A suspended process ignores the request to end.
     (remark,) = follow_finished_run(
@@ -189,7 +196,10 @@ def test_signal_that_stops_the_launcher_does_not_interrupt_the_follower(
 def test_backend_that_cannot_be_imported_gives_one_remark(
     run_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The follower of the target ``wandb`` imports a module of this name; this one raises."""
+    """The follower of the target ``wandb`` imports a module of this name; this one raises.
+
+    ``run_dir`` is a run of 16 steps that has ended.
+    """
     broken = tmp_path / "broken"
     broken.mkdir()
     (broken / "wandb.py").write_text("raise RuntimeError('built for another Python')\n")
@@ -270,8 +280,8 @@ def test_stop_signal_ends_the_wait_for_followers(
 ) -> None:
     """The wait is for the import of a backend, which may take 30 s; a signal is noted after 1 s.
 
-    ``SilentFollowers`` is a clock and a ``select`` whose followers print nothing; it gives ``stop``
-    the signal at 1 s of this clock.
+    ``SilentFollowers`` is a clock and a ``select`` whose followers print nothing; it gives
+    ``stop`` the signal at 1 s of this clock. ``run_dir`` is a run of 16 steps that has ended.
     """
     stop = StopRequest()
     silent = SilentFollowers(stop)

@@ -133,7 +133,8 @@ def build(torch: Path, headers: Path, out: Path) -> None:
     the folder with NVIDIA's headers, which the sources include.
     """
     out.mkdir(parents=True, exist_ok=True)
-    # What torch imports from the vendor: functions whose names begin with its prefixes.
+    # What torch imports from the vendor: functions whose names begin with its prefixes, for which
+    # ``NVIDIA_SYMBOL`` is the pattern; ``NVIDIA_LIBRARY`` is that of its libraries' names.
     libraries = sorted((torch / "lib").glob("*.so*"))
     symbols = [read_symbols(file, "--dynamic") for file in libraries]
     defined_by_torch = set().union(*(table.defined for table in symbols))

@@ -53,7 +53,10 @@ def test_list_devices_shows_the_card(call):
 
 
 def test_doctor_opens_the_card_in_every_precision(call):
-    """``PRECISIONS``: those that the simulated card, an H200, supports, from fp32 to fp8."""
+    """``PRECISIONS``: those that the simulated card, an H200, supports, from fp32 to fp8.
+
+    ``call`` runs a module of Python, and returns the exit code and the output.
+    """
     code, output = call("trainmark", "doctor", "--device", "nvidia")
     assert code in (0, 1)  # 1: other programs use this machine
     assert "NVIDIA H200" in output
@@ -65,8 +68,9 @@ def test_doctor_opens_the_card_in_every_precision(call):
 def test_parts_of_the_device_contract_that_need_no_arithmetic_hold(call):
     """The other parts need results, or memory readings of other processes.
 
-    ``PARTS_WITHOUT_ARITHMETIC``: names of the contract's files. One test of theirs is left out: it
-    reads the memory that another process takes.
+    ``PARTS_WITHOUT_ARITHMETIC``: names of the contract's files. One test of theirs is left out:
+    it reads the memory that another process takes. ``call`` runs a module of Python, and
+    returns the exit code and the output.
     """
     files = (f"tests/device/test_{name}.py" for name in PARTS_WITHOUT_ARITHMETIC)
     code, output = call(
@@ -82,10 +86,10 @@ def test_parts_of_the_device_contract_that_need_no_arithmetic_hold(call):
 def test_ceilings_say_that_nothing_was_computed(call):
     """The simulated card launches matmuls, but computes no product.
 
-    ``--budget-s``: for how many seconds each rate is measured. ``PRECISIONS`` are those in which
-    products are measured; a point is one size of the matrices.
-    ``WRONG_PRODUCTS`` are the codes of what may be wrong: zeros, a value that is not finite, or a
-    large error.
+    ``--budget-s``: for how many seconds each rate is measured. ``PRECISIONS`` are those in
+    which products are measured; a point is one size of the matrices. ``WRONG_PRODUCTS`` are the
+    codes of what may be wrong: zeros, a value that is not finite, or a large error. ``call``
+    runs a module of Python, and returns the exit code and the output.
     """
     code, output = call("trainmark", "ceilings", "--device", "nvidia", "--budget-s", 0.01, "--json")
     assert code == 1  # some results are wrong
@@ -105,7 +109,10 @@ def test_ceilings_say_that_nothing_was_computed(call):
 
 
 def test_run_faster_than_the_published_peak_fails(call, tmp_path):
-    """The hollow card calls itself an H200 and computes nothing, so a matmul takes no time."""
+    """The hollow card calls itself an H200 and computes nothing, so a matmul takes no time.
+
+    ``call`` runs a module of Python, and returns the exit code and the output.
+    """
     code, _ = call("trainmark", "run", "toy", "--device", "nvidia", "--out", tmp_path / "run")
     record = read_record(tmp_path / "run")
     assert (code, record.status) == (1, "failed")
@@ -116,8 +123,9 @@ def test_run_faster_than_the_published_peak_fails(call, tmp_path):
 def test_run_that_trains_nothing_fails(call, tmp_path):
     """The card computes nothing; its name has no published peak, and 1 ms an operation is slow.
 
-    So no figure is impossibly high, and the only fault is that the parameters did not change. The
-    two variables set the name of the simulated card, and how long each of its operations takes.
+    So no figure is impossibly high, and the only fault is that the parameters did not change.
+    The two variables set the name of the simulated card, and how long each of its operations
+    takes. ``call`` runs a module of Python, and returns the exit code and the output.
     """
     code, _ = call(
         *shlex.split("trainmark run toy --device nvidia"),
@@ -135,9 +143,10 @@ def test_run_out_of_memory_leaves_its_record(call, tmp_path):
     """Another program holds memory that NVML does not show, as in a container.
 
     So planning finds 1000 MiB, enough for the run, but 420 of them cannot be allocated, and the
-    remaining 580 are too few.
-    These variables are of the simulated card. Its other name has no published peak, and each of its
-    operations takes 1 ms, so that no figure is impossibly high: memory is the only fault.
+    remaining 580 are too few. These variables are of the simulated card. Its other name has no
+    published peak, and each of its operations takes 1 ms, so that no figure is impossibly high:
+    memory is the only fault. ``call`` runs a module of Python, and returns the exit code and
+    the output.
     """
     code, _ = call(
         *shlex.split("trainmark run gpt_megatron --device nvidia"),
@@ -152,7 +161,10 @@ def test_run_out_of_memory_leaves_its_record(call, tmp_path):
 
 
 def test_benchmark_of_a_card_names_sections_that_computed_nothing(call, tmp_path):
-    """The simulated card computes nothing, so its ceilings are wrong and its runs train nothing."""
+    """The simulated card computes nothing, so its ceilings are wrong and its runs train nothing.
+
+    ``call`` runs a module of Python, and returns the exit code and the output.
+    """
     code, output = call(
         *shlex.split("benchmarks.card --device nvidia --size tiny"),
         *("--sections", "ceilings overhead"),

@@ -36,7 +36,12 @@ class Cluster:
     """Hosts that are this machine, and the acceptance of them."""
 
     def __init__(self, folder: Path, hosts: tuple[str, ...] = HOSTS) -> None:
-        """Write the cluster file, and an ``ssh`` that runs its command on this machine."""
+        """Write the cluster file, and an ``ssh``, ``FAKE_SSH``, that runs its command here.
+
+        Args:
+            folder: where these files are, and the results in ``out``.
+            hosts: addresses, all of this machine; each is a node.
+        """
         self.folder, self.out, self.hosts = folder, folder / "out", hosts
         (folder / "ssh").write_text(FAKE_SSH.format(folder=folder))
         (folder / "ssh").chmod(0o755)
@@ -49,7 +54,10 @@ class Cluster:
         (folder / "cluster.yaml").write_text(json.dumps(settings))
 
     def command(self, *args: str, case: str = "toy") -> list[str]:
-        """Return the command that accepts all hosts; ``args``: further options."""
+        """Return the command that accepts all hosts with ``case``; ``args``: further options.
+
+        A phase has two rounds, in which a measurement takes 0.2 s (``--seconds``).
+        """
         return [
             *(sys.executable, "-m", "trainmark", "accept", case),
             *shlex.split(f"--launcher ssh --nproc 1 --nnodes {len(self.hosts)}"),
@@ -72,7 +80,7 @@ class Cluster:
         (self.folder / f"{host}.sh").write_text(script + "\n")
 
     def accept(self, *args: str, case: str = "toy") -> subprocess.CompletedProcess[str]:
-        """Accept all hosts, until the command ends; ``args``: further options."""
+        """Accept all hosts with ``case``, until the command ends; ``args``: further options."""
         return subprocess.run(
             self.command(*args, case=case),
             env=self.environment(),

@@ -34,7 +34,11 @@ def run_broken_case(cli, monkeypatch):
 @pytest.mark.parametrize("raised", ["KeyError", "OSError", "SystemExit"])
 @pytest.mark.parametrize("place", ["data_check", "data_check_fit"])
 def test_error_while_planning_leaves_a_record_that_names_the_place(run_broken_case, place, raised):
-    """``place``: the function of the case that raises, which is also the place in the record."""
+    """``place``: the function of the case that raises, which is also the place in the record.
+
+    ``run_broken_case`` runs the case ``broken``, whose function of this name raises; it returns
+    the exit code, the output and the errors.
+    """
     code, out, err = run_broken_case(place, f"raised={raised}")
     assert (code, out) == (1, "")
     assert f"case broken, {place} ({CASES}/broken/data.py:" in err
@@ -53,6 +57,7 @@ def test_generator_that_raises_leaves_a_record_and_no_data(run_broken_case, tmp_
     """The function of the case ``broken`` that generates its data raises; the exit code is 1.
 
     The record names this function as its place. Generated data would be below ``cache``.
+    ``run_broken_case`` returns the exit code, the output and the errors.
     """
     assert run_broken_case("data_generate")[0] == 1
     assert read_record(Path("run")).cause.place == "data_generate"
@@ -60,7 +65,11 @@ def test_generator_that_raises_leaves_a_record_and_no_data(run_broken_case, tmp_
 
 
 def test_generator_on_a_full_disk_is_no_error_of_the_case(run_broken_case):
-    """An ``OSError`` while data is written is taken for a fault of the disk."""
+    """An ``OSError`` while data is written is taken for a fault of the disk.
+
+    ``run_broken_case`` runs the case ``broken``, whose function of this name raises; it returns
+    the exit code, the output and the errors.
+    """
     code, _, err = run_broken_case("data_generate", "raised=OSError")
     assert code == EnvironmentFault.exit_code
     assert "cannot write to this folder" in err
@@ -70,14 +79,20 @@ def test_generator_on_a_full_disk_is_no_error_of_the_case(run_broken_case):
 def test_dry_run_of_a_broken_case_leaves_nothing(run_broken_case):
     """The case ``broken`` raises in its function ``data_check``; the exit code is 1.
 
-    Without ``--dry-run`` a record would be in the folder ``run``.
+    Without ``--dry-run`` a record would be in the folder ``run``. ``run_broken_case`` runs the
+    case ``broken``, whose function of this name raises; it returns the exit code, the output
+    and the errors.
     """
     assert run_broken_case("data_check", "--dry-run")[0] == 1
     assert not Path("run").exists()
 
 
 def test_error_of_a_case_is_reported_even_if_the_folder_has_a_record(run_broken_case):
-    """The case ``broken`` raises in its function ``data_check``, before any rank starts."""
+    """The case ``broken`` raises in its function ``data_check``, before any rank starts.
+
+    ``run_broken_case`` runs the case ``broken``, whose function of this name raises; it returns
+    the exit code, the output and the errors.
+    """
     for _ in range(2):  # the second time the folder has the record of the first
         _, _, err = run_broken_case("data_check")
         assert "planted in data_check" in err

@@ -60,7 +60,11 @@ def test_out_of_memory_is_the_cause(start_run):
 
 
 def test_missed_target_is_the_cause(start_run):
-    """One epoch of toy with a learning rate of 1e-5 does not reach the target of its recipe."""
+    """One epoch of toy with a learning rate of 1e-5 does not reach the target of its recipe.
+
+    ``start_run`` starts ``trainmark run`` with these words, of the case ``faulty`` unless
+    another is named, and returns the process and the folder of the run.
+    """
     process, run_dir = start_run("lr=1e-5", "epochs=1", case="toy")
     code, out, _ = wait_for_end(process)
     record = read_checked_record(run_dir)
@@ -121,7 +125,11 @@ def test_case_check_detects_a_wrong_evaluation(trainmark, monkeypatch, fault, ex
 
 
 def test_ranks_that_report_different_qualities_fail_immediately(start_run):
-    """Two ranks of the case ``faulty``, whose evaluation is not summed over the ranks."""
+    """Two ranks of the case ``faulty``, whose evaluation is not summed over the ranks.
+
+    ``start_run`` starts ``trainmark run`` with these words, of the case ``faulty`` unless
+    another is named, and returns the process and the folder of the run.
+    """
     # Each rank reports the quality of its own rows; even an easy target does not count then.
     process, run_dir = start_run("fault=evaluation_not_reduced", "--nproc", "2", "target=0.5")
     code, out, err = wait_for_end(process)

@@ -46,7 +46,9 @@ def find_followers(run_dir):
 def test_failed_followers_change_nothing_and_give_one_remark_each(start_run, wandb_calls):
     """The stand-in for W&B acts by the target, ``wandb=…``; ``wandb_calls`` has its recorded calls.
 
-    A remark about a follower names the command ``trainmark follow``, which exports the run later.
+    A remark about a follower names the command ``trainmark follow``, which exports the run
+    later. ``start_run`` starts ``trainmark run`` with these words, of the case ``faulty``
+    unless another is named, and returns the process and the folder of the run.
     """
     # Three followers: one that works, one whose server refuses, one whose process dies.
     args = ("wandb=keep", "wandb=refuse", "wandb=die")
@@ -71,8 +73,10 @@ def test_failed_followers_change_nothing_and_give_one_remark_each(start_run, wan
 def test_a_follower_that_is_killed_does_not_change_the_run(start_run, wandb_calls, fifo):
     """``fifo``: the pipe to which the rank writes at its fault; then it waits to read ``go``.
 
-    ``wandb_calls`` lets the follower import the stand-in for W&B. A process that signal 9, SIGKILL,
-    ended has the exit code -9.
+    ``wandb_calls`` lets the follower import the stand-in for W&B. A process that signal 9,
+    SIGKILL, ended has the exit code -9. ``start_run`` starts ``trainmark run`` with these
+    words, of the case ``faulty`` unless another is named, and returns the process and the
+    folder of the run.
     """
     # The rank waits in a step, so that the run lasts until the follower is dead.
     process, run_dir = start_run("fault=hold", "--follow", "wandb=keep")
@@ -89,6 +93,8 @@ def test_followers_end_with_a_run_that_is_stopped(start_run, wandb_calls, fifo):
     """The rank waits in a step (``fault=wait``), so that the signal comes during training.
 
     The follower exports to the stand-in for W&B, whose calls are in the file ``wandb_calls``.
+    ``start_run`` starts ``trainmark run`` with these words, of the case ``faulty`` unless
+    another is named, and returns the process and the folder of the run.
     """
     process, run_dir = start_run("fault=wait", "--follow", "wandb=keep")
     wait_for_fault(fifo)

@@ -45,6 +45,8 @@ def test_process_with_its_own_environment_ends_with_a_stopped_run(start_run, fif
     """The rank starts the process in a session of its own, and reports its id through ``fifo``.
 
     The process lacks the environment variable by which processes of a run are found.
+    ``start_run`` starts ``trainmark run`` with these words, of the case ``faulty`` unless
+    another is named, and returns the process and the folder of the run.
     """
     process, _ = start_run("fault=hide_child")
     hidden = psutil.Process(wait_for_fault(fifo))
@@ -57,6 +59,8 @@ def test_process_with_its_own_environment_ends_with_a_killed_launcher(start_run,
     """The rank starts the process in a session of its own, and reports its id through ``fifo``.
 
     The process lacks the environment variable by which processes of a run are found.
+    ``start_run`` starts ``trainmark run`` with these words, of the case ``faulty`` unless
+    another is named, and returns the process and the folder of the run.
     """
     process, _ = start_run("fault=hide_child")
     hidden = psutil.Process(wait_for_fault(fifo))

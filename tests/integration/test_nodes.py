@@ -89,7 +89,10 @@ def run_two_nodes(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_run_on_two_nodes_leaves_a_complete_record(run_two_nodes: Any, tmp_path: Path) -> None:
-    """``Here`` is a launcher that starts each node as a process of this machine, with one rank."""
+    """``Here`` is a launcher that starts each node as a process of this machine, with one rank.
+
+    ``run_two_nodes`` runs toy on two nodes with one rank each, and returns the record.
+    """
     record = run_two_nodes(Here())
     run = tmp_path / "run"
     assert (record.status, record.plan.nnodes, len(record.ranks)) == ("passed", 2, 2)
@@ -120,9 +123,10 @@ def test_a_follower_that_starts_before_the_nodes_exports_all_their_steps_once(
 ) -> None:
     """A follower is a process that exports a run, here to the stand-in for W&B in ``STAND_INS``.
 
-    Its target ``keep`` writes each call as a line of JSON into ``calls``. ``Here`` is a launcher
-    that starts two nodes as processes of this machine. A remark would be about a fault of the
-    follower. When it reads, while the nodes write or at the end, is not checked.
+    Its target ``keep`` writes each call as a line of JSON into ``calls``. ``Here`` is a
+    launcher that starts two nodes as processes of this machine. A remark would be about a fault
+    of the follower. When it reads, while the nodes write or at the end, is not checked.
+    ``run_two_nodes`` runs toy on two nodes with one rank each, and returns the record.
     """
     calls = tmp_path / "calls.jsonl"
     monkeypatch.setenv("PYTHONPATH", str(STAND_INS))
@@ -144,8 +148,9 @@ def test_other_packages_on_a_node_are_named_before_training(
 ) -> None:
     """``Here`` starts nodes on this machine; the given lines of a shell come before node 1.
 
-    The versions of eight packages are compared, whichever of them a case uses: those that a record
-    has in its environment. peft is any of them.
+    The versions of eight packages are compared, whichever of them a case uses: those that a
+    record has in its environment. peft is any of them. ``run_two_nodes`` runs toy on two nodes
+    with one rank each, and returns the record.
     """
     (tmp_path / "other/peft-99.0.dist-info").mkdir(parents=True)
     (tmp_path / "other/peft-99.0.dist-info/METADATA").write_text("Name: peft\nVersion: 99.0\n")
@@ -180,7 +185,8 @@ class Killing(Here):
 def test_a_killed_node_leaves_no_process_and_a_partial_record(run_two_nodes: Any) -> None:
     """``Killing`` is a launcher that kills the process of node 1 as soon as its rank trains.
 
-    A record of a training that was cut off is labelled "partial".
+    A record of a training that was cut off is labelled "partial". ``run_two_nodes`` runs toy on
+    two nodes with one rank each, and returns the record.
     """
     launcher = Killing()
     # It would train for hours.
@@ -195,7 +201,10 @@ def test_a_killed_node_leaves_no_process_and_a_partial_record(run_two_nodes: Any
 
 @pytest.mark.nightly
 def test_node_without_the_interface_of_a_variable_is_named(run_two_nodes: Any) -> None:
-    """``Here`` starts nodes on this machine; the given lines of a shell come before node 1."""
+    """``Here`` starts nodes on this machine; the given lines of a shell come before node 1.
+
+    ``run_two_nodes`` runs toy on two nodes with one rank each, and returns the record.
+    """
     # An interface that this machine does not have.
     record = run_two_nodes(Here({1: "export GLOO_SOCKET_IFNAME=eth9\n"}))
     assert (record.status, record.cause.kind) == ("failed", "node_refused")

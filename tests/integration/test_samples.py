@@ -125,6 +125,7 @@ def test_failing_monitor_tool_is_a_recorded_fault(fault, install_tool_vendor, tm
 
     ``FAULTS`` has the script of the vendor's tool, and the kind of the fault that is reported.
     ``MODULE`` is the sampler, which runs the tool and writes its events to ``TELEMETRY_FILE``.
+    The processes of a run are found by the variable ``RUN_VARIABLE`` of their environment.
     """
     script, kind = FAULTS[fault]
     variables = install_tool_vendor(script)
@@ -188,8 +189,10 @@ def test_run_passes_although_its_sampler_was_killed(start_run, fifo):
 def test_a_killed_launcher_ends_sampler_and_hung_tool(start_run, fifo, install_tool_vendor):
     """The sampler is a process that reads devices during a run, here with the tool of a vendor.
 
-    ``install_tool_vendor`` writes the vendor ``tooled``, whose tool runs this line of a shell, and
-    returns the environment that finds both. The rank reports through ``fifo`` that it waits.
+    ``install_tool_vendor`` writes the vendor ``tooled``, whose tool runs this line of a shell,
+    and returns the environment that finds both. The rank reports through ``fifo`` that it
+    waits. ``start_run`` starts ``trainmark run`` with these words, of the case ``faulty``
+    unless another is named, and returns the process and the folder of the run.
     """
     # The tool hangs, and so does a process that it starts.
     variables = install_tool_vendor("sleep 1000 & sleep 1000")

@@ -80,7 +80,11 @@ def test_every_training_feature_runs_on_the_stand_in_device(run, tmp_path):
     ],
 )
 def test_two_simulated_devices_train_as_two_ranks_on_a_cpu(run, case, args):
-    """``FP32_ERROR``: the relative error that rounding in fp32 may cause between two devices."""
+    """``FP32_ERROR``: the relative error that rounding in fp32 may cause between two devices.
+
+    ``run`` trains five steps of a case on simulated devices unless another is named; it returns
+    the record and the exit code.
+    """
     record, code = run(case, case, "--nproc", "2", *args)
     expected, _ = run(case, f"{case}-cpu", "--nproc", "2", *args, device="cpu")
     assert (code, record.status, expected.status) == (0, "passed", "passed")

@@ -14,7 +14,11 @@ from support.real_runs import read_checked_record, wait_for_end, wait_for_fault
     "stop_signal", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.nightly)]
 )
 def test_run_stopped_by_a_signal_leaves_a_record(start_run, fifo, stop_signal):
-    """The rank waits in a step (``fault=wait``), so that the signal comes during training."""
+    """The rank waits in a step (``fault=wait``), so that the signal comes during training.
+
+    ``start_run`` starts ``trainmark run`` with these words, of the case ``faulty`` unless
+    another is named, and returns the process and the folder of the run.
+    """
     process, run_dir = start_run("fault=wait")
     wait_for_fault(fifo)
     process.send_signal(stop_signal)
@@ -33,6 +37,8 @@ def test_ignored_hangup_stays_ignored(start_run, fifo):
 
     ``prefix``: words before the command, here a shell that ignores the signal and becomes the
     program. ``wait_for_fault`` returns the id of the rank's process, which waits in a step.
+    ``start_run`` starts ``trainmark run`` with these words, of the case ``faulty`` unless
+    another is named, and returns the process and the folder of the run.
     """
     process, run_dir = start_run("fault=wait", prefix=("sh", "-c", 'trap "" HUP; exec "$@"', "sh"))
     rank_pid = wait_for_fault(fifo)

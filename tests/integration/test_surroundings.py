@@ -60,7 +60,7 @@ NOBODY = ("unshare", "--user", "--map-user=54321", "env", "-u", "HOME", "-u", "X
 def nameless_user_prefix():
     """Return words before a command that run it as a user without a name and without a home.
 
-    The test is skipped if the kernel does not allow it.
+    The test is skipped if the kernel does not allow it. ``NOBODY`` has these words.
     """
     if subprocess.run([*NOBODY, "true"], capture_output=True, check=False).returncode != 0:
         pytest.skip("this kernel gives a test no user id of its own")

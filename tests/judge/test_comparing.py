@@ -462,7 +462,10 @@ def make_series_at_ranks(
 
 @pytest.mark.parametrize("swapped", [False, True])
 def test_other_numbers_of_ranks_show_the_efficiency(swapped: bool) -> None:
-    """Three launches of each side: about 100 samples/s on 2 ranks, and about 360 on 8 ranks."""
+    """Three launches of each side: about 100 samples/s on 2 ranks, and about 360 on 8 ranks.
+
+    ``swapped``: which side has more ranks does not matter.
+    """
     sides = [
         make_series_at_ranks("a", [100.0, 101.0, 99.0], nproc=2),
         make_series_at_ranks("b", [360.0, 356.4, 363.6], nproc=8, minute=10),

@@ -146,6 +146,8 @@ def test_drift_of_one_per_mille_per_night_is_found_within_thirty(
 def test_year_with_steps_and_drift_reports_only_the_steps() -> None:
     """``NIGHTS`` has the date of each night; changes below ``MIN_STEP``, 3%, are no steps.
 
+    ``OUTLIERS``: the share of nights that are 8% to 12% slower in any case, 2%.
+
     ``_share`` is a change relative to the level before it, whatever its direction.
     """
     data = make_years(count=1, noise=0.01, seed=3, outliers=OUTLIERS)[0]

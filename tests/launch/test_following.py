@@ -118,6 +118,7 @@ def test_a_signal_cancels_the_job_and_leaves_a_record(
     """``Held`` is an engine whose job runs until it is cancelled.
 
     ``follow`` calls its last argument with each new description of the job's state.
+    ``use_engine`` puts an engine in the place of every launcher.
     """
     use_engine(Held())
     job, stop = EngineJob(plan, Cluster()), StopRequest()
@@ -145,8 +146,9 @@ def test_job_that_does_not_end_is_abandoned_after_its_time_limit(
     """A job of at most 60 s is cancelled after these and 300 s of grace, and again every 30 s.
 
     It is abandoned 90 s after the first time. ``Held`` is an engine whose job runs until it is
-    cancelled, or longer if it ``stays``. ``SleepClock`` shows the seconds that were slept so far;
-    the job's state is asked for every second (``_POLL_S``).
+    cancelled, or longer if it ``stays``. ``SleepClock`` shows the seconds that were slept so
+    far; the job's state is asked for every second (``_POLL_S``). ``use_engine`` puts an engine in
+    the place of every launcher.
     """
     # The job goes on although it is cancelled; an engine that does not answer cannot cancel it.
     use_engine(Held(stays=True, answers=answers))
@@ -196,8 +198,8 @@ def test_job_whose_files_cannot_be_written_begins_no_run(
 ) -> None:
     """A file in a folder that is missing stands for any file that the disk does not take.
 
-    ``Held`` is an engine, whose command here is one with such a file. ``LAUNCHER_FILE`` is the file
-    of the launcher's events.
+    ``Held`` is an engine, whose command here is one with such a file. ``LAUNCHER_FILE`` is the
+    file of the launcher's events. ``use_engine`` puts an engine in the place of every launcher.
     """
     new_plan = plan.model_copy(update={"run_dir": str(tmp_path / "new")})
     use_engine(Held())

@@ -124,6 +124,8 @@ def read_schema() -> dict[str, Any]:
 def test_manifests_are_valid_by_the_published_schema(settings: dict[str, Any], golden: str) -> None:
     """Settings of a cluster with the keys that are needed, and with all keys.
 
+    ``golden``: the name of the stored file for them.
+
     A manifest is the description of a job that Kubernetes gets.
 
     ``read_schema`` returns the published schema of a JobSet, which forbids unknown fields. The plan
