@@ -22,7 +22,7 @@ def raw(tmp_path):
 
 
 def write_prepared(raw, *, fail=False, progress_lines=None, **options):
-    """Write ``data`` with two files; return the names of the files that were made.
+    """Write ``data`` with sub/abc.txt and late.txt; return "abc" and "late" for those it made.
 
     Args:
         raw: the source folder, beside which ``data`` is written.
@@ -57,6 +57,8 @@ def write_prepared(raw, *, fail=False, progress_lines=None, **options):
 
 
 def test_folder_gets_its_name_when_complete_and_is_written_once(raw, tmp_path):
+    # ``write_prepared`` writes the files sub/abc.txt and late.txt into ``data``, and returns a word
+    # for each that it made. ``raw`` is the source folder, with the file a.txt.
     assert write_prepared(raw) == ["abc", "late"]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["data", "raw"]
     # ``ABC``: size and digest of the content "abc", which the source and both written files have.

@@ -10,7 +10,11 @@ from support.real_runs import read_checked_record
 
 @pytest.fixture
 def run(trainmark, vendor, tmp_path):
-    """Return a function that runs a case on the device; it returns the record of a passed run."""
+    """Return a function that runs a case on the device; it returns the record of a passed run.
+
+    Its arguments are the name of the case and further ones of ``trainmark run``. ``trainmark`` runs
+    the program until it ends.
+    """
 
     def call(case, *args):
         out = tmp_path / "run"

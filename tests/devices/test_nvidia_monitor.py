@@ -82,6 +82,8 @@ def test_all_cards_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_counters_of_errors_are_read_and_replays_of_all_links_added(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    # ``ecc``: errors of memory that were corrected, and those that were not; ``nvlink``: replays,
+    # recoveries and two kinds of CRC errors. The second card supports none of these: None.
     card = FakeCard(ecc=(4, 1), remapped=(2, 3), pcie_replays=10, nvlink=(5, 6, 7, 8))
     put_cards(monkeypatch, card, FakeCard(uuid="GPU-2", ecc=None, remapped=None, pcie_replays=None))
 
@@ -89,7 +91,7 @@ def test_counters_of_errors_are_read_and_replays_of_all_links_added(
 
     # ``remapped``: rows remapped after correctable errors, and after uncorrectable ones.
     assert (first.ecc_corrected, first.ecc_uncorrected, first.remapped_rows) == (4, 1, 2 + 3)
-    # Replays on PCIe and NVLink; NVLink's recoveries and two kinds of CRC errors.
+    # Replays on PCIe and NVLink; all other errors of NVLink.
     assert (first.link_replays, first.link_errors) == (10 + 5, 6 + 7 + 8)
     assert not {"ecc_corrected", "ecc_uncorrected", "remapped_rows", "link_errors"} & set(
         second.known_fields()

@@ -35,6 +35,10 @@ def read_fault(*argv: str, timeout_s: float = 5.0) -> MonitorFault:
     """Return the fault with which running a tool ends.
 
     A ``MonitorFault`` has a ``kind`` ("absent", "failed", "hung", "unreadable") and a text.
+
+    Args:
+        argv: name and arguments of the tool.
+        timeout_s: how long it may take; then it is killed as "hung".
     """
     with pytest.raises(MonitorFault) as caught:
         tool.run_tool(argv, timeout_s=timeout_s)

@@ -117,7 +117,8 @@ def bare_machine(machine: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return the root of a machine without devices and with a torch built by PyTorch.
 
     ``VARIABLES`` are the environment variables that hide devices of the vendors; ``PYTORCH`` is a
-    build of torch by PyTorch itself, for no vendor of these tests.
+    build of torch by PyTorch itself, for no vendor of these tests. The driver of the first vendor
+    below is looked for in this machine, too, so that a card of the real one is not found.
     """
     monkeypatch.setattr(nvidia_driver, "PROC", machine / "root/proc/driver/nvidia")
     monkeypatch.setattr(nvidia_driver, "DEVICE_NODES", machine / "root/dev")
@@ -296,7 +297,8 @@ def test_tool_without_usable_output_is_a_fault(
     vendor: TorchVendor, case: Case, bare_machine: Path, script: str, kind: str
 ) -> None:
     # ``vendor`` is one of six; ``vendor.commands[0].argv[0]`` is the name of its tool, which is
-    # replaced by this script. Its devices are then still counted, but have no name.
+    # replaced by this script in the folder of the machine's programs. Its devices are then still
+    # counted, but have no name.
     install_tool(bare_machine.parent / "bin", vendor.commands[0].argv[0], script)
     monitor = vendor.monitor()
     assert monitor is not None

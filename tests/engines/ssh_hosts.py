@@ -226,6 +226,7 @@ class Hosts:
             "IdentitiesOnly": "yes",
             "IdentityAgent": "none",
         }
+        # ``eth0`` is a node's end of the cable to the other hosts.
         environment = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "eth0"}
         if "PYTHONPATH" in os.environ:
             environment["PYTHONPATH"] = os.environ["PYTHONPATH"]

@@ -79,7 +79,11 @@ def run(hosts, start_run, make_args):
 def list_processes_left(run_dir):
     """Return the ids of a run's living ranks, and of processes whose command line has its folder.
 
-    On each host the folder of the run is ``root``, a slash and the id of the run.
+    On each host the folder of the run is ``root``, a slash and the id of the run. Hosts are
+    namespaces of this machine, which also sees their processes.
+
+    Args:
+        run_dir: the run's folder on this machine.
     """
     run_id = Plan.read(run_dir).run_id
     # A list for each part of the run; callers only ask whether there are any.

@@ -59,7 +59,8 @@ def stop_agent(rank, patience_s=300.0):
 
 
 def test_hung_host_is_named_and_the_others_measure_all_their_pairs(hosts, tmp_path):
-    # ``run_root``: an acceptance needs a folder that all hosts share.
+    # ``hosts`` are four, numbered from 0. A round may take 120 s (``--deadline``), and hosts may
+    # take 60 s to join. ``run_root``: an acceptance needs a folder that all hosts share.
     settings = hosts.build_settings(run_root=None)
     settings["environment"] |= {"TRAINMARK_CACHE": str(tmp_path / "cache")}
     # Each host has a network of its own, in which every port is free.
