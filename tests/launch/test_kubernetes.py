@@ -288,6 +288,10 @@ def start_cluster_job(
     """Start the job of a plan through the fake kubectl; return the plan, its cluster, the job.
 
     The fake prints what the file ``create`` says. ``_NAME``: the job's name, made of the run's id.
+
+    Args:
+        cluster: folder of the fake kubectl.
+        settings: of the cluster, as in a cluster file.
     """
     folder = tmp_path / "run"
     folder.mkdir()

@@ -78,7 +78,14 @@ class Launcher:
     messages: list[str] = field(default_factory=list)
 
     def __call__(self, plan: Plan, site: Cluster, label: str, follow: list[str]) -> Record:
-        """Note the launch, and leave the record whose ending the test has set for it."""
+        """Note the launch, and leave the record whose ending the test has set for it.
+
+        Args:
+            plan: of this launch; its folder is where the record goes.
+            site: settings of a cluster, which no test here needs.
+            label: position and name of the entry in the plan file, such as "2/4 b".
+            follow: programs to which progress would be handed; not used.
+        """
         folder, entry = Path(plan.run_dir), label.rpartition(" ")[2]  # label: such as "2/4 b"
         is_repeated = plan.repeat_count > 1  # its launches have folders below the entry's folder
         self.launched.append(f"{folder.parent.name}/{folder.name}" if is_repeated else folder.name)

@@ -36,6 +36,8 @@ def read_job_state(
     """Return the state of a job if Slurm's programs print ``output``.
 
     Args:
+        job: whose state is asked for.
+        output: text of the standard output of any program that is called.
         fails: the programs fail, and ``output`` is their error.
     """
 

@@ -21,7 +21,10 @@ def make_judgements(word: str = "p_train") -> list[Judgement]:
     """Return a judgement of each kind; ``word`` is every name in it.
 
     The first two fields of a judgement are the work and its figure; the figure "work" says that
-    other work was done, so that no figure was judged.
+    other work was done, so that no figure was judged. The others have the same arguments
+    whatever their kind, as only the texts matter: 90 samples/s where 100 were expected, the change
+    with the ends of its interval (``low``, ``high``), and the changes from which a figure counts as
+    worse or better. Shares are of 1.
     """
     args: dict[str, Any] = {
         "figure": word,

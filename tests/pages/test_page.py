@@ -150,7 +150,10 @@ def test_published_rows_of_other_work_are_marked():
 
 
 def read_visible(document, lang="en"):
-    """Return the words and the numbers of the unfolded part of a page's first screen."""
+    """Return the words and the numbers of the unfolded part of a page's first screen.
+
+    Both are lists of texts, in the order of the page; numbers are also among the words.
+    """
     body = to_body_html(document, lang)
     # The first screen is the header; of what is folded, only the summary shows.
     body = re.sub(r"</header>.*", "", body, flags=re.DOTALL)
@@ -265,7 +268,11 @@ def test_charts_of_a_repeated_run_say_which_launch_they_show():
 
 
 def make_token_record(**changes):
-    """Return the golden run, of 5714.5 tokens/s per device on two devices, as one of tokens."""
+    """Return the golden run, of 5714.5 tokens/s per device on two devices, as one of tokens.
+
+    That is a run of a case whose work is counted in tokens, not in samples. ``changes``: other
+    fields of its plan.
+    """
     about = read_record().plan.about.model_copy(update={"work_unit": "tokens"})
     return make_planned_record(about=about, **changes)
 
