@@ -159,9 +159,13 @@ def test_unknown_message_is_shown_unchanged(unknown: Message, expected: str) -> 
 @pytest.mark.parametrize(
     ("drift", "english", "chinese"),
     [
-        (-0.6164, "steps became 61.6% faster during the run", "运行过程中，训练步变快 61.6%"),
-        (0.068, "steps became 6.8% slower during the run", "运行过程中，训练步变慢 6.8%"),
-        (0, "steps became 0.0% slower during the run", "运行过程中，训练步变慢 0.0%"),
+        (
+            -0.6164,
+            "steps became 61.6% faster during the run",
+            "运行过程中，单个训练步的耗时缩短 61.6%",
+        ),
+        (0.068, "steps became 6.8% slower during the run", "运行过程中，单个训练步的耗时增加 6.8%"),
+        (0, "steps became 0.0% slower during the run", "运行过程中，单个训练步的耗时增加 0.0%"),
     ],
 )
 def test_direction_of_a_change_is_a_word(drift: float, english: str, chinese: str) -> None:

@@ -66,7 +66,7 @@ def open_client(address: str, transport: httpx2.BaseTransport | None = None) -> 
         raise UsageError(
             "the token has a character that cannot be sent",
             where=TOKEN_VARIABLE,
-            rule="a token must have only printable ASCII characters",
+            rule="a token must consist of printable ASCII characters",
             fix=fix,
         )
     with suppress(httpx2.InvalidURL):  # refused below, as an address without TLS
