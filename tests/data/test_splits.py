@@ -216,8 +216,8 @@ def test_yaml_words_stay_text_and_are_converted_by_field_type(tmp_path):
     ],
 )
 def test_yaml_error_names_the_key(tmp_path, text, expected_error):
-    # ``read_outer`` reads the text as a document with the keys ``inner``, which has ``time`` and
-    # the number ``many``, and ``on``.
+    # ``read_outer`` writes the text to a.yaml and reads it as a document with the keys ``inner``,
+    # which has ``time`` and the number ``many``, and ``on``.
     with pytest.raises(UsageError, match=expected_error) as caught:
         read_outer(tmp_path, text)
     assert str(tmp_path / "a.yaml") in caught.value.where

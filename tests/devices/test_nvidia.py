@@ -148,7 +148,9 @@ def test_rank_memory_excludes_memory_of_other_processes(
     vendor: nvidia.Nvidia, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # A ``FakeCard`` has 80 GiB, all of them free, unless its arguments say otherwise. ``computing``
-    # and ``drawing`` are the bytes that each process uses, by its id; None: not known.
+    # and ``drawing`` are the bytes that each process uses, by its id; None: not known. Of so many
+    # ranks, each with a card, ``rank_memory`` is the least free memory, and ``occupants`` are the
+    # processes that use their cards.
     busy = FakeCard(
         uuid="GPU-2",
         used=30 * GIB,

@@ -69,6 +69,8 @@ def test_vendors_are_distinguished_by_their_pci_id(
     """The kernel lists devices of AMD and of Hygon in the same place, KFD.
 
     ``BOTH`` runs the test with the vendor of AMD and with that of Hygon, each with its PCI id.
+    ``machine`` has no devices; ``add_kfd_node`` adds one to the kernel's list, by its number there,
+    with the file of this minor number in /dev/dri.
     """
     set_torch_build(monkeypatch, hip="6.0")
     other = HYGON if pci_vendor == AMD else AMD

@@ -190,8 +190,10 @@ def test_job_that_reads_its_loss_within_a_step_is_detected(
 def test_device_with_a_wrong_clock_is_detected(
     call_in_process: Any, cache: Path, fault: str, wrong: list[str]
 ) -> None:
-    # ``wrong`` are the figures of the run that contradict the simulated clock of the device: the
-    # start of training, the times of steps and windows, and whether steps, the loop or marks wait.
+    # ``train_on_stand_in`` trains the case toy on a simulated device with this fault. The device
+    # knows how long each operation took and when the host waited for it. ``list_wrong_figures``
+    # names what the training reported otherwise: the start of training, the times of steps and
+    # windows, and whether steps, the loop or marks wait.
     training = call_in_process(stand_in_jobs.train_on_stand_in, "toy", cache, fault=fault)
     assert stand_in_jobs.list_wrong_figures(training) == wrong
 

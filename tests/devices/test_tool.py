@@ -90,6 +90,7 @@ def test_a_hanging_tool_is_killed_with_its_children(tool_folder: Path, then: str
 
 
 def test_a_monitor_without_devices_is_unreadable(tool_folder: Path) -> None:
+    # The tool is a script, "vendor-smi", in ``tool_folder``, which is searched first for tools.
     write_tool(tool_folder, "echo nothing")
     # A ``Command`` is a tool's command line and the function that reads its output, which here
     # finds no device in any text.

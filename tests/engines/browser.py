@@ -187,6 +187,9 @@ def visit(browser: Browser) -> Iterator[Any]:
     def open_window(home: str, *, width: int = 1280, dark: bool = False, **more: Any) -> Visit:
         """Open a window.
 
+        Its language and time zone are the same on each machine, and nothing in it moves, so that a
+        test need not wait for the end of an animation.
+
         Args:
             home: the only allowed beginning of the addresses that a page requests.
             width: of the window, in pixels.

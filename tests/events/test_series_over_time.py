@@ -27,6 +27,7 @@ def summarize_readings(
     """Return the mean of a quantity over the interval, and its extremes, from the readings in it.
 
     Args:
+        interval: its start and end, in the unit of the readings' times; both belong to it.
         readings: pairs of time and value; None: this reading did not have the quantity.
     """
     inside = [(t, value) for t, value in readings if interval[0] <= t <= interval[1]]
