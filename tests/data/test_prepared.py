@@ -51,7 +51,7 @@ def write_prepared(raw, *, fail=False, progress_lines=None, **options):
             partial_folder.write_file("sub/abc.txt", make("abc"))
             if fail:
                 (partial_folder.folder / "late.txt").write_text("begun")
-                raise OSError(28, "No space left on device")
+                raise OSError(28, "No space left on device")  # 28 is ENOSPC
             partial_folder.write_file("late.txt", make("late"))
     return calls
 

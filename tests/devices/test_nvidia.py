@@ -283,6 +283,8 @@ def test_cards_of_another_vendor_are_ignored(
 def test_a_card_on_the_bus_without_its_driver_is_named(
     vendor: nvidia.Nvidia, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # ``ROOT`` is the folder below which the files of the kernel are looked for. ``unusable`` says
+    # why devices of the machine cannot be used; None: there are none, or they can.
     monkeypatch.setattr(driver, "is_installed", lambda: False)
     monkeypatch.setattr(torch_vendor, "ROOT", tmp_path)
     # A display controller (PCI class 0x0300): such a card may only drive the screen.

@@ -134,6 +134,7 @@ def test_no_name_belongs_to_two_rows() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_only_the_exact_name_of_a_row_finds_it(name: str) -> None:
+    # ``NAMES`` are all names in the rows of ``peaks.toml`` (``ROWS``): those that drivers report.
     (row,) = [row for row in ROWS if name in row["names"]]
     # Any precision whose peak the row has.
     precision: Any = next(key.removesuffix("_tflops") for key in row if key.endswith("_tflops"))

@@ -77,8 +77,9 @@ def test_case_trains_as_on_a_cpu_with_exact_times(
     training = train_in_fp32(case)
     assert training["losses"] == pytest.approx(expected["losses"], rel=FP32_ERROR)
     assert len(training["losses"]) == stand_in_jobs.STEPS
-    # Each figure is what the simulated clock shows, except in the cases of ``KNOWN_WAITS``, whose
-    # steps are known to wait.
+    # ``list_wrong_figures`` names the times and waits that the training reported otherwise than the
+    # simulated device knows them: none, except in the cases of ``KNOWN_WAITS``, whose steps are
+    # known to wait.
     assert stand_in_jobs.list_wrong_figures(training) == KNOWN_WAITS.get(case, [])
     assert training["quality"] == pytest.approx(expected["quality"], rel=1e-5)
 
@@ -164,8 +165,9 @@ def test_job_that_reads_its_loss_within_a_step_is_detected(
 
     ``read_each_loss`` makes the job read its loss in each step, for which the host must wait.
 
-    ``list_wrong_figures`` names what the simulated clock of the device contradicts: "step_waits"
-    says that a step waited, other names would be of times.
+    ``train_on_stand_in`` trains the case toy on a simulated device, which knows how long each
+    operation took and when the host waited. ``list_wrong_figures`` names what is not as it must be:
+    "step_waits" says that a step waited, other names would be of times.
     """
     training = call_in_process(
         stand_in_jobs.train_on_stand_in, "toy", cache, change_job=stand_in_jobs.read_each_loss

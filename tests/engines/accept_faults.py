@@ -54,7 +54,8 @@ FAULTS = {
 
 def explain_absence() -> str | None:
     """Return why these faults cannot be planted on this machine; None: they can."""
-    # The root group may have no quota of its own, but groups below it have one.
+    # ``CPU_GROUP`` is the folder of the processor's control groups, version 1. The root group may
+    # have no quota of its own, but groups below it have one.
     if not (CPU_GROUP / "cpu.cfs_quota_us").exists() and not (CPU_GROUP / "cgroup.procs").exists():
         return f"no {CPU_GROUP}"
     return "no iptables" if shutil.which("iptables") is None else None

@@ -137,9 +137,10 @@ def test_ctrl_c_ends_the_container(run, user, work):
 @pytest.mark.nightly
 @BOTH_RUNTIMES
 def test_container_ends_if_its_launcher_is_killed(run, user, work):
-    # With ``fault=wait`` a rank of the case ``faulty`` writes to the pipe ``fifo`` and waits to be
-    # killed. The runtimes are podman and docker (``BOTH_RUNTIMES``). ``run`` starts the program as
-    # ``user``, who runs the containers; ``list_containers`` lists the ids of those that still run.
+    # With ``fault=wait`` a rank of the case ``faulty`` writes to the pipe ``fifo``, which is in the
+    # folder ``work``, and waits to be killed. The runtimes are podman and docker
+    # (``BOTH_RUNTIMES``). ``run`` starts the program as ``user``, who runs the containers;
+    # ``list_containers`` lists the ids of those that still run.
     process, run_dir = run("fault=wait")
     wait_for_fault(work / "fifo")
     (container,) = list_containers(user)

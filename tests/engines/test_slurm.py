@@ -205,7 +205,12 @@ def test_a_detached_job_is_cancelled_later(idle_cluster, trainmark, tmp_path, fi
 
 @pytest.mark.nightly
 def test_script_of_a_dry_run_starts_the_same_run(idle_cluster, trainmark, tmp_path):
-    """A dry run prints the script that would submit the job; here bash executes it."""
+    """A dry run prints the script that would submit the job; here bash executes it.
+
+    ``TWO_NODES``: the words for the launcher slurm with two nodes of a rank each. ``trainmark``
+    runs the program until it ends. ``--attach`` then waits for the job that the script has
+    submitted. The run's folder has a space in its name, which the script must quote.
+    """
     site = write_cluster_file(tmp_path)
     run_dir = tmp_path / "a run"
     args = ("run", "toy", "max_epochs=1", "target=none", *TWO_NODES, "--cluster", str(site))

@@ -138,7 +138,7 @@ def test_line_torn_by_a_full_disk_does_not_lose_later_events(
         return written
 
     monkeypatch.setattr(os, "write", write_until_disk_is_full)
-    for _ in range(2):
+    for _ in range(2):  # first a part of the line is written, then nothing
         with pytest.raises(OSError, match="No space left"):
             writer.emit("finished")
     monkeypatch.undo()  # the disk has room again
