@@ -488,6 +488,8 @@ def test_short_history_is_reported_once() -> None:
         "needed"
     )
     assert judge_last_night(RATES_NEAR_100[:11]).verdict == "passed"
+    # The last night is ``first=9``, so that it is none of the three of the history. ``[]`` above
+    # stands for all figures.
     (judgement,) = judge_against_history(
         make_nights([100.0], first=9), make_nights(RATES_NEAR_100[:3], repeat=5), ["p_train"]
     )

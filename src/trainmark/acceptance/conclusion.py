@@ -311,7 +311,9 @@ def _judge_devices(
             device: assessment.product_of_member[node] for device, node in node_of_device.items()
         }
     )
-    # What it returns is not used: only pairs of nodes are measured again.
+    # It returns the pairs to measure again. They are not used: only pairs of nodes are measured
+    # again. ``worse_by`` is the allowed slowdown of the step, ``rates_worse_by`` that of others:
+    # a matmul, a copy or a collective.
     judge_times(
         device_assessment,
         collect_times(evidence, alone_phase="devices"),

@@ -114,7 +114,10 @@ class JobWatch:
             self._running_since_s = now_s
 
     def _cancel_if_due(self) -> None:
-        """Cancel the job if its caller asked for that and the last cancel is long enough ago."""
+        """Cancel the job if its caller asked for that and the last cancel is long enough ago.
+
+        Until the caller asks, by ``cancel``, the time of the next cancel is infinite.
+        """
         now_s = time.monotonic()
         if now_s < self._next_cancel_at_s:
             return

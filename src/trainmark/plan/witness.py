@@ -222,7 +222,7 @@ def _read_module(command: Sequence[str]) -> str:
     while position < len(command) and command[position].startswith("-"):
         word = command[position]
         match = _SHORT_OPTIONS.fullmatch(word)
-        option = match["option"] if match else None
+        option = match["option"] if match else None  # one that takes a value: c, m, W or X
         value = match["value"] if match else None  # in the same word
         if option == "m":
             return value or _get_next_word(command, position)
