@@ -28,14 +28,14 @@ def compare(
         str,
         typer.Argument(
             metavar="A",
-            help="Baseline: runs, folders or bundles; enclose several paths in quotes.",
+            help="Baseline: runs, folders or bundles; quote several paths together.",
         ),
     ],
     b: Annotated[
         str,
         typer.Argument(
             metavar="B",
-            help="Runs, folders or bundles to compare with A; enclose several paths in quotes.",
+            help="Runs, folders or bundles to compare with A; quote several paths together.",
         ),
     ],
     figure: Annotated[
