@@ -201,9 +201,10 @@ def find_nearest(word: str, names: Iterable[str]) -> str | None:
         beginning = SequenceMatcher(None, valid[: len(typed)], typed).ratio()
         # Of names with the same beginning, the one that is more similar as a whole is nearer.
         ranks.append((max(whole, beginning), whole, name))
-    if not ranks or max(ranks)[0] < _MIN_SIMILARITY:
+    if not ranks:
         return None
-    return max(ranks)[-1]
+    similarity, _, nearest = max(ranks)
+    return nearest if similarity >= _MIN_SIMILARITY else None
 
 
 def suggest_nearest(word: str, known: Iterable[str]) -> str:
