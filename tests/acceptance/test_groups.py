@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import exp, expm1, log1p, sqrt
+
 import pytest
 
 from trainmark.acceptance.groups import (
@@ -13,6 +15,7 @@ from trainmark.acceptance.groups import (
     make_natural_key,
     search_groups,
 )
+from trainmark.record.stats import compute_student_quantile
 
 MODEL = StepTimeModel(alone_s=1.0, pair_s=1.2, noise=0.001, degrees_of_freedom=100)
 REPEATS = 2  # rounds in which the search measures each node set
@@ -276,6 +279,92 @@ def test_wrong_prediction_does_not_hide_a_group() -> None:
     cluster = Cluster(64, behind, slower_than_predicted=0.01)
 
     assert [group.members for group in cluster.search().groups] == [behind]
+
+
+def test_group_is_not_decided_with_a_reference_of_two_nodes() -> None:
+    """Of eight simulated nodes no set of more than two trains fast.
+
+    The two slow switches have nodes of both halves, so that both halves are slow; they are halved
+    into four fast pairs. With the first pair, the reference, only one other pair is slow.
+    """
+    cluster = Cluster(8, name_nodes(0, 2, 3), name_nodes(4, 5, 6))
+
+    search = cluster.search()
+
+    assert search.parts == (
+        name_nodes(0, 1),
+        name_nodes(2, 3),
+        name_nodes(4, 5),
+        name_nodes(6, 7),
+    )
+    assert (search.outcome, search.groups) == ("cannot_tell", ())
+
+
+def test_error_rate_is_divided_by_the_tests_of_all_halvings() -> None:
+    """Eight nodes that take the predicted time have an interval around 0, as wide as the noise.
+
+    Up to three halvings and the set of all nodes: four times four intervals are judged. Each end of
+    an interval may be wrong with the error rate, 0.5%, divided by their number.
+    """
+    nodes = name_nodes(*range(8))
+    model = StepTimeModel(alone_s=1.0, pair_s=1.2, noise=0.01, degrees_of_freedom=100)
+    measured = SetTimes(seconds={nodes: [model.predict_s(8)] * 4})
+
+    search = search_groups(nodes, model, measured, repeats=4, error_rate=0.005)
+
+    # The level of the quantile leaves out both ends. The standard error of four rounds is half of
+    # the noise.
+    half_width = compute_student_quantile(100.0, 1 - 2 * 0.005 / 16) * 0.01 / 2
+    assert search.whole is not None
+    assert search.whole.low == pytest.approx(expm1(-half_width))
+    assert search.whole.high == pytest.approx(expm1(half_width))
+
+
+@pytest.mark.parametrize(("relative_effect", "outcome"), [(0.99, "cannot_tell"), (1.01, "found")])
+def test_noise_of_a_set_and_of_its_parts_widens_the_interval(
+    relative_effect: float, outcome: str
+) -> None:
+    """A part of 32 nodes is slow with the reference if the whole interval is above the limit.
+
+    All measured sets take the predicted time, but for three: the set of all nodes, its last half
+    and the last quarter are slow. So the parts are a half, a quarter and two eighths. The first
+    eighth is measured together with four nodes of the half, the reference.
+
+    Args:
+        relative_effect: effect of that set, the logarithm of its measured over its predicted
+            time, divided by the smallest effect that counts as slow.
+        outcome: how the search ends.
+    """
+    model = StepTimeModel(alone_s=1.0, pair_s=1.2, noise=0.01, degrees_of_freedom=100)
+    whole, half, quarter = (name_nodes(*range(first, 32)) for first in (0, 16, 24))
+    eighth_with_reference = name_nodes(8, 9, 10, 11, 24, 25, 26, 27)
+    # Six halvings of 32 nodes, the set of all nodes counted as one: 24 intervals.
+    num_std_errors = compute_student_quantile(100.0, 1 - 2 * 0.005 / 24)
+    # The set has eight nodes. It is compared with the mean of the parts of at least eight, the half
+    # and the quarter. Each of the three sets has one round, so its variance is that of the noise;
+    # the mean of two has half of it.
+    std_error = 0.01 * sqrt(1 + 1 / 2)
+    smallest_slow_effect = log1p(0.05) + num_std_errors * std_error
+    effects = {
+        whole: 1.0,
+        half: 1.0,
+        quarter: 1.0,
+        eighth_with_reference: relative_effect * smallest_slow_effect,
+    }
+    seconds: dict[NodeSet, list[float]] = {}
+    while True:
+        measured = SetTimes(seconds=seconds)
+        search = search_groups(whole, model, measured, repeats=1, worse_by=0.05, error_rate=0.005)
+        if search.outcome != "unfinished":
+            break
+        for node_set in search.to_measure:
+            effect = effects.get(node_set, 0.0)
+            seconds[node_set] = [model.predict_s(len(node_set)) * exp(effect)]
+
+    assert search.outcome == outcome
+    assert [group.members for group in search.groups] == (
+        [name_nodes(24, 25, 26, 27)] if outcome == "found" else []
+    )
 
 
 def test_search_reuses_earlier_measurements() -> None:
