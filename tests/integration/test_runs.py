@@ -43,9 +43,14 @@ def test_distilbert_on_two_ranks_from_command_to_page(trainmark, tmp_path):
     assert record.counts.tokens < record.counts.tokens_padded
     assert sum(record.steps.samples) == record.counts.samples
 
-    # Nearly all of the wall time belongs to a span with a name of its own.
-    assert record.spans.by_name_ns["other"] <= 0.02 * record.spans.wall_ns
-    assert sum(record.spans.by_name_ns.values()) == record.spans.wall_ns
+    # Every part of the run was timed, and the spans add up to the wall time. No checkpoint was
+    # written, and the run was not cut off.
+    by_name_ns = record.spans.by_name_ns
+    assert {name for name, span_ns in by_name_ns.items() if span_ns == 0} == {
+        "checkpoint",
+        "unfinished",
+    }
+    assert sum(by_name_ns.values()) == record.spans.wall_ns
     figures = record.figures
     assert figures["p_core"].value >= figures["p_train"].value >= figures["p_whole"].value
     assert record.environment["collective"] == "gloo"
