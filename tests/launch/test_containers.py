@@ -21,7 +21,7 @@ from trainmark.launch.launchers import (
     start_job,
 )
 from trainmark.launch.launchers.container import Container
-from trainmark.launch.node import Mount, list_mounts, render_node_script
+from trainmark.launch.node_script import Mount, list_mounts, render_node_script
 from trainmark.plan.choosing import RemoteTarget
 from trainmark.plan.plan import Plan
 from trainmark.plan.witness import StepWork, Witness, WitnessSpec

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from trainmark.launch.launchers import EngineCommand, EngineJob, JobState, Launcher
-from trainmark.launch.node import render_node_script
+from trainmark.launch.node_script import render_node_script
 
 
 @dataclass

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from trainmark.errors import EnvironmentFault
 from trainmark.launch.launchers import NO_RUNTIME, EngineCommand, Launcher, run_program
-from trainmark.launch.node import render_node_script
+from trainmark.launch.node_script import render_node_script
 
 if TYPE_CHECKING:
     from trainmark.launch.cluster import Cluster

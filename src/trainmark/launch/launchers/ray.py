@@ -25,7 +25,7 @@ from urllib.request import Request, urlopen
 from trainmark import devices
 from trainmark.errors import EnvironmentFault
 from trainmark.launch.launchers import EngineCommand, EngineJob, JobPhase, JobState, Launcher
-from trainmark.launch.node import render_node_script
+from trainmark.launch.node_script import render_node_script
 
 if TYPE_CHECKING:
     from trainmark.launch.cluster import Cluster

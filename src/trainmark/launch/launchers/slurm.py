@@ -21,7 +21,7 @@ from trainmark.launch.launchers import (
     render_template,
     run_program,
 )
-from trainmark.launch.node import build_pyxis_options, render_node_script
+from trainmark.launch.node_script import build_pyxis_options, render_node_script
 
 if TYPE_CHECKING:
     from trainmark.launch.cluster import Cluster

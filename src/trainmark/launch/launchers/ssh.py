@@ -28,7 +28,7 @@ from trainmark.launch.launchers import (
     render_template,
     run_program,
 )
-from trainmark.launch.node import render_node_script, render_python_script
+from trainmark.launch.node_script import render_node_script, render_python_script
 from trainmark.plan.plan import PLAN_FILE
 
 if TYPE_CHECKING:
