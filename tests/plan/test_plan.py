@@ -262,7 +262,7 @@ def test_fields_that_a_recipe_refuses_together_are_named_with_its_reason() -> No
             # 40 steps after the warm-up are four windows of 10.
             "toy",
             ("max_steps=50", "warmup_steps=10", "window_steps=10"),
-            "replay_every_windows=5, but the run may have only 4 measured windows",
+            "replay_every_windows=5, but the run might have only 4 measured windows",
             "use a smaller value, or more steps",
         ),
         (

@@ -148,7 +148,7 @@ def test_options_override_the_file_or_are_refused(parse: Parse) -> None:
         ),
         (  # a second attempt of the first run is in the folder ``a-2``
             "runs:\n- {case: toy, name: a}\n- {case: toy, name: A-2}\n",
-            ["runs[2]", "attempt 2 of a has a folder with this name"],
+            ["runs[2]", "attempt 2 of a would have a folder with this name"],
         ),
         ("runs:\n- {case: []}\n", ["runs[1]", "the list is empty"]),
         ("runs:\n- case: 'toy\n", ["not YAML"]),

@@ -192,7 +192,7 @@ def check_data(name: str, folder: Path, recipe: Recipe) -> DataFacts:
     with wrap_case_errors(name, "data_check"):
         facts: DataFacts = check(folder, recipe)
         if not isinstance(facts, DataFacts):
-            raise TypeError(f"check returned {type(facts).__name__}, not DataFacts")
+            raise TypeError(f"check() returned {type(facts).__name__}, not DataFacts")
     return facts
 
 

@@ -365,7 +365,9 @@ class Stop(Event, tag="stop"):
     def __post_init__(self) -> None:
         num_ranks = sum(count_numbers(group["ranks"]) for group in self.hang)
         if num_ranks > MAX_HANGING_RANKS:
-            raise ValueError(f"hang has {num_ranks:,} ranks, more than {MAX_HANGING_RANKS:,}")
+            raise ValueError(
+                f"hang lists {num_ranks:,} ranks, but at most {MAX_HANGING_RANKS:,} are allowed"
+            )
 
 
 class OomKills(Event, tag="oom_kills"):

@@ -163,7 +163,7 @@ def _check_replay(case: Case, recipe: Recipe) -> None:
     min_windows = ceil(max(0, recipe.max_steps - recipe.warmup_steps) / recipe.window_steps)
     if min_windows < recipe.replay_every_windows:
         raise UsageError(
-            f"{setting}, but the run may have only {min_windows} measured windows",
+            f"{setting}, but the run might have only {min_windows} measured windows",
             where=where,
             rule=(
                 "replay_every_windows must not exceed the minimum number of measured windows, "

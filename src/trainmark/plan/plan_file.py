@@ -288,11 +288,11 @@ def _check_names(entries: Sequence[Entry]) -> None:
         other_key, _, number = key.rpartition("-")
         if other_key in entry_by_name and parse_attempt_number(other_key, key) is not None:
             raise UsageError(
-                f"the name {entry.name} is already the folder name of another run's attempt",
+                f"the name {entry.name} is reserved for the folder of another run's attempt",
                 where=entry.where,
                 rule=(
                     f"each run needs its own folder, and attempt {number} of "
-                    f"{entry_by_name[other_key].name} has a folder with this name"
+                    f"{entry_by_name[other_key].name} would have a folder with this name"
                 ),
                 fix="choose another `name`",
             )
