@@ -473,8 +473,8 @@ def test_report_of_several_runs_names_the_folder_of_each(cli, leave_runs):
         (
             "gate",
             ["--baseline", "runs/good"],
-            "2 = the work differs, or no record can be read of the runs, the baseline or the "
-            "history",
+            "2 = the work differs, or no record of the runs, the baseline or the history "
+            "can be read",
         ),
     ],
 )

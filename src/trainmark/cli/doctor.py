@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 EXAMPLES = """\
   trainmark doctor                                check this machine and all its devices
   trainmark doctor dlrm_criteo --data data/criteo --nproc 8
-  trainmark doctor --quick --quiet                print only problems, as in a scheduler's prolog
+  trainmark doctor --quick --quiet                print only problems (for scheduler prologs)
 """
 
 

@@ -20,7 +20,7 @@ EXAMPLES = """\
   trainmark export runs/* --to csv -o results.csv
   trainmark export runs/* --to parquet -o runs.parquet
   trainmark export runs/RUN --to index                 write one JSON line per run
-  trainmark export runs/RUN --to perflog               write a log of one run; or use --to mlperf
+  trainmark export runs/RUN --to perflog               write a log of one run (or --to mlperf)
 """
 
 ExportForm = Literal["csv", "json", "index", "perflog", "mlperf", "parquet"]

@@ -44,7 +44,7 @@ def follow(
 ) -> None:
     """Send runs to TensorBoard, MLflow or other programs; follow unfinished runs to the end.
 
-    If a run is sent again, its data points are not duplicated. The exit code is 1 if a program did
+    If a run is sent again, its data points are not duplicated. The exit code is 1 if a backend did
     not accept a run.
     """
     from trainmark.api.following import follow_runs, select_followers

@@ -61,7 +61,7 @@ def gate(
     """Check runs against baseline runs, or against earlier runs of the same work.
 
     Exit codes: 0 = passed; 1 = failed, or some records cannot be read; 2 = the work differs, or no
-    record can be read of the runs, the baseline or the history; 3 = too much noise or too little
+    record of the runs, the baseline or the history can be read; 3 = too much noise or too little
     data to tell.
     """
     from trainmark.judge.comparison.gate import combine_exit_codes
