@@ -127,9 +127,11 @@ def compare_times(record: Record, stopwatch: dict[str, list[Any]]) -> tuple[floa
 
 def list_suspicions(record: Record) -> list[str]:
     """Return what would make a reader doubt a program."""
-    from trainmark.record.witnessed import GRAVE_CODES
+    from trainmark.record.witnessed import FINDING_KINDS
 
-    codes = [x.code for x in record.findings if x.code in {*GRAVE_CODES, "printed_differs"}]
+    suspicious_codes = {code for code, kind in FINDING_KINDS.items() if kind.grade != "usable"}
+    suspicious_codes.add("printed_differs")
+    codes = [finding.code for finding in record.findings if finding.code in suspicious_codes]
     if record.trust.grade == "do_not_quote":
         codes += [reason.code for reason in record.trust.reasons]
     if record.status != "passed":

@@ -10,7 +10,8 @@ import pytest
 
 from support.comparison_records import read_golden_record
 from support.fakes import GOLDEN, S, launch_event, make_event, rank_events, write_events, write_run
-from trainmark.record import reduce, trust
+from trainmark.record import reduce
+from trainmark.record.findings import FINDING_KINDS
 from trainmark.record.measurement import Measurement
 from trainmark.record.record import FigureEntry, Record
 from trainmark.record.trust import grade_launch, grade_reasons, grade_repeats
@@ -86,13 +87,12 @@ def test_each_reason_gives_its_grade(changes: dict[str, Any], grade: str, codes:
 
 
 def test_each_listed_finding_gives_its_grade() -> None:
-    # The sets ``_NOISY`` and ``_SERIOUS`` have the codes that lead to a grade. A single launch
-    # without findings is noisy too, but then without a code: the codes show what a finding does.
-    for known, grade in ((trust._NOISY, "noisy"), (trust._SERIOUS, "do_not_quote")):
-        # ``trust_``: reasons that come from the run itself, without a finding.
-        for code in {code for code in known if not code.startswith("trust_")}:
-            # Given twice, a finding is one reason.
-            assert grade_single_launch(findings=[message(code)] * 2) == (grade, [code])
+    # A single launch without findings is noisy too, but then without a code: the codes show what a
+    # finding does.
+    for code, kind in FINDING_KINDS.items():
+        # Given twice, a finding is one reason.
+        found = grade_single_launch(findings=[message(code)] * 2)
+        assert found == (("noisy", []) if kind.grade == "usable" else (kind.grade, [code]))
 
 
 def test_a_built_record_carries_its_trust(tmp_path: Path) -> None:

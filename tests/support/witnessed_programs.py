@@ -59,9 +59,10 @@ def measure(
 def list_grave_finding_codes(record: Record) -> set[str]:
     """Return the codes of a record's findings that lower its trust for good.
 
-    ``GRAVE_CODES``: those that say that the program does not train as it states, such as with
-    batches of another size, without gradients, or with weights that do not change.
+    They say that the program does not train as it states, such as with batches of another size,
+    without gradients, or with weights that do not change.
     """
-    from trainmark.record.witnessed import GRAVE_CODES
+    from trainmark.record.witnessed import FINDING_KINDS
 
-    return {finding.code for finding in record.findings} & GRAVE_CODES
+    grave_codes = {code for code, kind in FINDING_KINDS.items() if kind.grade == "do_not_quote"}
+    return {finding.code for finding in record.findings} & grave_codes

@@ -16,6 +16,7 @@ from trainmark.protocols import ERROR_COUNTERS, SET_LIMITS
 from trainmark.ranges import format_ranges
 from trainmark.record import printed, witnessed
 from trainmark.record.evaluations import combine_scores
+from trainmark.record.finding_kinds import FindingKind
 from trainmark.record.printed import find_in_printed
 from trainmark.record.witnessed import find_in_witness
 from trainmark.spec import Message, message
@@ -57,23 +58,40 @@ _UNCORRECTED = frozenset({"ecc_uncorrected", "remapped_rows"})
 _CORRECTED = frozenset(ERROR_COUNTERS) - _UNCORRECTED
 
 
-# Codes of findings that follow from a record alone, and of those that only events show.
-CODES_OF_RECORD = {
-    "loss_never_changes", "flops_above_preflight", "evaluated_rows", "evaluation_rows_change",
-    "steps_beside_windows", "slow_device", "slow_rank", "slow_data", "nodes_differ",
-    "throttled_while_measured", "steadiness_unknown", "not_steady", "quality_above_best",
-    "machine_busy", "device_shared", "read_before_measured", "compiled_while_measured", "resumed",
-    "replay_differs", "replay_not_deterministic", "no_window_replayed",
-    "device_errors", "device_errors_corrected", "kernel_messages",
-    *witnessed.CODES, *printed.CODES,
-}  # fmt: skip
-CODES_OF_EVENTS = {
-    "own_epoch",
-    "few_updates",
-    "rows_repeated",
-    "flops_above_counted",
-    "evaluation_unchecked",
-    "evaluation_rows_repeated",
+# By code, what is known of each finding that Trainmark itself makes; a case may add others.
+FINDING_KINDS: Mapping[str, FindingKind] = {
+    "loss_never_changes": FindingKind("record", "do_not_quote"),
+    "flops_above_preflight": FindingKind("record", "do_not_quote"),
+    "evaluated_rows": FindingKind("record", "do_not_quote"),
+    "evaluation_rows_change": FindingKind("record", "do_not_quote"),
+    "steps_beside_windows": FindingKind("record", "do_not_quote"),
+    "quality_above_best": FindingKind("record", "do_not_quote"),
+    "device_shared": FindingKind("record", "do_not_quote"),
+    "replay_differs": FindingKind("record", "do_not_quote"),
+    "device_errors": FindingKind("record", "do_not_quote"),
+    "slow_device": FindingKind("record", "noisy"),
+    "slow_rank": FindingKind("record", "noisy", severity_arg="share"),
+    "slow_data": FindingKind("record", "noisy", severity_arg="share"),
+    "throttled_while_measured": FindingKind("record", "noisy", severity_arg="share"),
+    "steadiness_unknown": FindingKind("record", "noisy"),
+    "not_steady": FindingKind("record", "noisy", severity_arg="drift"),
+    "machine_busy": FindingKind("record", "noisy", severity_arg="share"),
+    "read_before_measured": FindingKind("record", "noisy"),
+    "compiled_while_measured": FindingKind("record", "noisy", severity_arg="graphs"),
+    "kernel_messages": FindingKind("record", "noisy"),
+    "nodes_differ": FindingKind("record", "usable"),
+    "resumed": FindingKind("record", "usable"),
+    "replay_not_deterministic": FindingKind("record", "usable"),
+    "no_window_replayed": FindingKind("record", "usable"),
+    "device_errors_corrected": FindingKind("record", "usable"),
+    "few_updates": FindingKind("events", "do_not_quote"),
+    "rows_repeated": FindingKind("events", "do_not_quote"),
+    "flops_above_counted": FindingKind("events", "do_not_quote"),
+    "evaluation_rows_repeated": FindingKind("events", "do_not_quote"),
+    "own_epoch": FindingKind("events", "usable"),
+    "evaluation_unchecked": FindingKind("events", "usable"),
+    **witnessed.FINDING_KINDS,
+    **printed.FINDING_KINDS,
 }
 # Those by which repeats of windows, which the recipe asked for, prove nothing.
 INCONCLUSIVE_REPLAYS = frozenset({"replay_not_deterministic", "no_window_replayed"})

@@ -8,6 +8,7 @@ from __future__ import annotations
 from math import inf
 from typing import TYPE_CHECKING, NamedTuple
 
+from trainmark.record.finding_kinds import FindingKind
 from trainmark.record.printed_speed import TIMES
 from trainmark.spec import Message, message
 
@@ -56,13 +57,17 @@ DIFFERENCE_CODES = {
     "printed_because_formula",
     *_REASONS.values(),
 }
-CODES = {
-    "printed_agrees",
-    "printed_unmeasured",
-    "printed_nothing",
-    "printed_unknown",
-    *DIFFERENCE_CODES,
-}
+# The measured figures count, whatever the program prints: none of these lowers the grade.
+FINDING_KINDS: Mapping[str, FindingKind] = dict.fromkeys(
+    (
+        "printed_agrees",
+        "printed_unmeasured",
+        "printed_nothing",
+        "printed_unknown",
+        *DIFFERENCE_CODES,
+    ),
+    FindingKind("record", "usable"),
+)
 
 
 class _MeasuredQuantity(NamedTuple):

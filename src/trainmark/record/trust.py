@@ -8,9 +8,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, get_args
 
 from trainmark.plan.plan import BALANCED_BOUND, SIMULATED
+from trainmark.record.findings import FINDING_KINDS
 from trainmark.record.record import Grade, Trust, Verification
 from trainmark.record.stats import INTERVAL_MIN_LAUNCHES, summarize_launches
-from trainmark.record.witnessed import GRAVE_CODES
 from trainmark.spec import Message, message
 
 if TYPE_CHECKING:
@@ -22,55 +22,19 @@ if TYPE_CHECKING:
 MAX_CV = 0.1  # coefficient of variation
 MAX_SWING = 0.1  # relative change of a device's matmul rate while it was measured
 
-# Codes of findings and reasons by the grade that they lead to.
-_NOISY = {
-    "not_steady",
-    "steadiness_unknown",
-    "machine_busy",
-    "compiled_while_measured",
-    "read_before_measured",
-    "slow_device",
-    "slow_rank",
-    "slow_data",
-    "throttled_while_measured",
-    "kernel_messages",
-    "trust_cv",
-    "trust_swing",
-    "trust_launch_cv",
-    "trust_few_launches",
-}
-_SERIOUS = {
-    "flops_above_preflight",
-    "flops_above_counted",
-    "loss_never_changes",
-    "steps_beside_windows",
-    "few_updates",
-    "rows_repeated",
-    "quality_above_best",
-    "device_shared",
-    "evaluated_rows",
-    "evaluation_rows_repeated",
-    "evaluation_rows_change",
-    "replay_differs",
-    "device_errors",
-    *GRAVE_CODES,
+# Reasons that only make figures noisy and are not findings, with the argument that tells how bad a
+# reason is: the further from 0, the worse. Empty: none does.
+_SEVERITY_ARG_OF_NOISY_REASON = {
+    "trust_cv": "cv",
+    "trust_swing": "swing",
+    "trust_launch_cv": "",
+    "trust_few_launches": "",
 }
 _CODES_OF_LABELS = {
     SIMULATED: "trust_simulated_device",
     "generated-data": "trust_generated_data",
     BALANCED_BOUND: "trust_balanced_bound",
     "oversubscribed": "oversubscribed",
-}
-# The argument of a reason that tells how bad it is: the further from 0, the worse.
-_SEVERITY_ARG_OF_CODE = {
-    "not_steady": "drift",
-    "machine_busy": "share",
-    "slow_rank": "share",
-    "slow_data": "share",
-    "throttled_while_measured": "share",
-    "compiled_while_measured": "graphs",
-    "trust_cv": "cv",
-    "trust_swing": "swing",
 }
 # Codes of reasons why nothing was compared with the evidence. They lower the grade, but are no
 # disagreement, so that the exit code does not change.
@@ -110,15 +74,28 @@ def grade_reasons(reasons: Iterable[Message]) -> Trust:
     first_of_code: dict[str, Message] = {}
     for reason in reasons:
         first_of_code.setdefault(reason.code, reason)
-    # Every reason is grave whose code is not in the set of noisy ones.
-    grave = [reason for reason in first_of_code.values() if reason.code not in _NOISY]
-    noisy = [reason for reason in first_of_code.values() if reason.code in _NOISY]
+    grave = [reason for reason in first_of_code.values() if not _is_noisy(reason.code)]
+    noisy = [reason for reason in first_of_code.values() if _is_noisy(reason.code)]
     grade: Grade = "usable"
     if grave:
         grade = "do_not_quote"
     elif noisy:
         grade = "noisy"
     return Trust(grade=grade, reasons=[*grave, *noisy])
+
+
+def _is_noisy(code: str) -> bool:
+    """Tell whether a reason only makes figures noisy; every other reason is grave."""
+    kind = FINDING_KINDS.get(code)
+    if kind is None:  # not a finding
+        return code in _SEVERITY_ARG_OF_NOISY_REASON
+    return kind.grade == "noisy"
+
+
+def _lowers_grade(code: str) -> bool:
+    """Tell whether a finding lowers the grade; one that a case adds never does."""
+    kind = FINDING_KINDS.get(code)
+    return kind is not None and kind.grade != "usable"
 
 
 def grade_launch(
@@ -137,8 +114,7 @@ def grade_launch(
     reasons += [
         message(code) for label, code in _CODES_OF_LABELS.items() if label in measurement.labels
     ]
-    # Only findings whose code is in one of the two sets lower the trust.
-    reasons += [finding for finding in findings if finding.code in _NOISY | _SERIOUS]
+    reasons += [finding for finding in findings if _lowers_grade(finding.code)]
     # The coefficient of variation is a percentage in figures, and a share in reasons and limits.
     cv_percent = figures["step_time_cv"].value if "step_time_cv" in figures else None
     if cv_percent is not None and cv_percent > 100 * MAX_CV:
@@ -208,9 +184,11 @@ def _get_severity(reason: Message) -> float:
 
     0 if the reason has no such argument, or if the argument is no number.
     """
-    name = _SEVERITY_ARG_OF_CODE.get(reason.code)
-    # The argument is missing if the record was edited.
-    value = None if name is None else reason.args.get(name)
+    name = _SEVERITY_ARG_OF_NOISY_REASON.get(reason.code, "")
+    if reason.code in FINDING_KINDS:
+        name = FINDING_KINDS[reason.code].severity_arg
+    # None: the code has no such argument, or the record was edited and the argument is missing.
+    value = reason.args.get(name)
     return abs(value) if isinstance(value, int | float) else 0.0
 
 

@@ -25,8 +25,7 @@ from trainmark.record.figures import (
     list_specs,
 )
 from trainmark.record.findings import (
-    CODES_OF_EVENTS,
-    CODES_OF_RECORD,
+    FINDING_KINDS,
     find_in_measurement,
 )
 from trainmark.record.measured_checks import compare_measured_values
@@ -403,9 +402,10 @@ def _compare_findings(
     # here. Any other is wrong, unless the code of a case that is not shipped may have added it: no
     # case adds those that Trainmark itself finds in records.
     for code in recorded:
-        if code in expected or code in CODES_OF_EVENTS:
+        kind = FINDING_KINDS.get(code)
+        if code in expected or (kind is not None and kind.origin == "events"):
             continue
-        is_allowed = case_notes is None and code not in CODES_OF_RECORD
+        is_allowed = case_notes is None and kind is None
         # ``recorded``: the record has the finding; ``expected``: whether it may have it.
         yield ComparedValue(f"findings.{code}", recorded=True, expected=is_allowed)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from trainmark.record.finding_kinds import FindingKind
 from trainmark.spec import Figure, Message, message
 
 if TYPE_CHECKING:
@@ -57,21 +58,20 @@ _FIGURES_OF_STEPS = (
     "step_time_mad",
     "step_time_cv",
 )
-CODES = {
-    "witness_batch",
-    "witness_tokens",
-    "witness_precision",
-    "witness_no_gradients",
-    "witness_pauses",
-    "witness_gradients",
-    "witness_changed_outside",
-    "witness_loss_not_finite",
-    "witness_batches_unseen",
-    "parameters_unchanged_in_window",
-    "gradients_zero",
-    "parameters_changed_after_training",
+FINDING_KINDS: Mapping[str, FindingKind] = {
+    "witness_batch": FindingKind("record", "do_not_quote"),
+    "witness_tokens": FindingKind("record", "do_not_quote"),
+    "witness_precision": FindingKind("record", "do_not_quote"),
+    "witness_no_gradients": FindingKind("record", "do_not_quote"),
+    "witness_pauses": FindingKind("record", "do_not_quote"),
+    "witness_gradients": FindingKind("record", "do_not_quote"),
+    "witness_changed_outside": FindingKind("record", "do_not_quote"),
+    "witness_loss_not_finite": FindingKind("record", "do_not_quote"),
+    "parameters_unchanged_in_window": FindingKind("record", "do_not_quote"),
+    "gradients_zero": FindingKind("record", "do_not_quote"),
+    "parameters_changed_after_training": FindingKind("record", "do_not_quote"),
+    "witness_batches_unseen": FindingKind("record", "usable"),
 }
-GRAVE_CODES = CODES - {"witness_batches_unseen"}
 
 
 def list_facts(measurement: Measurement) -> list[dict[str, Any]]:
