@@ -175,7 +175,9 @@ def read_witness_spec(path: Path) -> WitnessSpec:
         document = read_toml(path)
     except OSError as error:
         raise UsageError(
-            f"cannot be read: {error.strerror}", where=str(path), fix="pass a TOML file"
+            f"cannot be read: {error.strerror}",
+            where=str(path),
+            fix="pass a TOML file that you can read",
         ) from None
     except ValueError as error:
         raise UsageError(
