@@ -21,11 +21,8 @@ from trainmark.acceptance.result import Member, describe_schema, read_result
 from trainmark.acceptance.tasks import STEP
 from trainmark.acceptance.times import AloneTime, Times
 from trainmark.errors import RecordError
-from trainmark.pages.acceptance import (
-    build_acceptance_document,
-    explain_verdict,
-    list_acceptance_lines,
-)
+from trainmark.pages.acceptance import build_acceptance_document, list_acceptance_lines
+from trainmark.pages.acceptance_phrases import explain_verdict
 from trainmark.pages.rendering import to_html, to_markdown
 from trainmark.pages.texts import LANGUAGES, phrase, translate
 

@@ -1,23 +1,30 @@
-"""The page of an acceptance: summary, list to exclude, verdicts, links, how certain they are."""
+"""The page of an acceptance, and the lines that a terminal shows of it.
+
+Owns the summary, the list to exclude, the members' verdicts, and how certain these are.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from trainmark.acceptance.request import MAX_REPEATS
-from trainmark.pages.cells import format_duration
-from trainmark.pages.document import (
-    Block,
-    Code,
-    Document,
-    Facts,
-    HeatMap,
-    Paragraph,
-    Section,
-    Strip,
-    build_table,
+from trainmark.pages.acceptance_links import build_links_section
+from trainmark.pages.acceptance_members import (
+    DECISION_TONES,
+    build_member_grid,
+    build_member_table,
+    explain_member_columns,
+    list_peer_groups,
 )
+from trainmark.pages.acceptance_phrases import (
+    describe_member_set,
+    describe_slowdown,
+    explain_verdict,
+    format_share,
+    join_first_names,
+)
+from trainmark.pages.cells import format_duration
+from trainmark.pages.document import Block, Code, Document, Facts, Paragraph, Section
 from trainmark.pages.texts import (
     Phrase,
     Tone,
@@ -31,19 +38,9 @@ from trainmark.pages.texts import (
 from trainmark.record.findings import BUSY_SHARE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
     from trainmark.acceptance.groups import Outcome
-    from trainmark.acceptance.result import (
-        AcceptanceResult,
-        Finding,
-        Interval,
-        Link,
-        Member,
-        Whole,
-    )
+    from trainmark.acceptance.result import AcceptanceResult, Whole
 
-_TONES: dict[str, Tone] = {"pass": "good", "fail": "bad", "undecided": "warn"}
 _WHOLE_TONES: dict[Outcome, Tone] = {
     "as_predicted": "good",
     "found": "bad",
@@ -51,10 +48,6 @@ _WHOLE_TONES: dict[Outcome, Tone] = {
     "cannot_tell": "warn",
     "unfinished": "warn",
 }
-_MAX_NAMED = 5  # members that the sentence names
-_MAX_SHARE = 10.0  # larger shares are shown as ">1000%"
-_MAX_HEAT_MAP = 128  # members; the links of more are only in the table
-_MAX_LINKS = 200  # rows of the table, the slowest first
 
 
 def build_acceptance_document(result: AcceptanceResult) -> Document:
@@ -68,12 +61,12 @@ def build_acceptance_document(result: AcceptanceResult) -> Document:
             phrase("accept.members"),
             "members",
             (
-                *_list_peer_groups(result),
-                _build_member_table(result.members),
-                *_explain_columns(result.members),
+                *list_peer_groups(result),
+                build_member_table(result.members),
+                *explain_member_columns(result.members),
             ),
         ),
-        _build_links_section(result),
+        build_links_section(result),
         # A whole is a training of all nodes of one product and software together.
         Section(
             phrase("accept.whole"), "whole", tuple(map(_describe_whole_cluster, result.wholes))
@@ -92,8 +85,8 @@ def build_acceptance_document(result: AcceptanceResult) -> Document:
     return Document(
         title=phrase("accept.title", n=len(result.members), unit=_name_unit(result)),
         badge=phrase(f"accept_badge.{badge}"),
-        # `interrupted` is no verdict on a member, so `_TONES` has no tone for it.
-        tone=_TONES.get(badge, "warn"),
+        # `interrupted` is no verdict on a member, so `DECISION_TONES` has no tone for it.
+        tone=DECISION_TONES.get(badge, "warn"),
         # A run's page says here whether its evidence was checked. This one says that the verdicts
         # are based on the evidence in the folder.
         verification=phrase("accept.checked"),
@@ -116,7 +109,7 @@ def _build_lead(result: AcceptanceResult) -> list[Block]:
         # One line with a button that copies it, for the user to paste into a scheduler's command.
         exclude_list = Code(",".join(failing), copied=True)
         lead += [Paragraph(phrase("accept.exclude_list"), "heading"), exclude_list]
-    lead.append(_build_member_grid(result))
+    lead.append(build_member_grid(result))
     return lead
 
 
@@ -220,57 +213,6 @@ def describe_busy_nodes(result: AcceptanceResult) -> Phrase:
     return phrase("accept.busy", names=join_first_names(busy_nodes)) if busy_nodes else ""
 
 
-def explain_verdict(member: Member) -> Phrase:
-    """Return why a member fails or is undecided; an empty text if it passes."""
-    if member.findings:
-        return join(map(describe_finding, member.findings), "semicolon")
-    if member.doubt is None:
-        return ""
-    reason = phrase(f"accept_doubt.{member.doubt}")
-    if member.doubt != "interval":
-        return reason
-    # The interval of the slowdown contains the limit. More rounds of measurements would make the
-    # interval narrower, so the reason also says how many of them would decide.
-    # None: no number of rounds would decide. More than ``MAX_REPEATS`` cannot be asked for.
-    if member.more_rounds is None or member.more_rounds > MAX_REPEATS:
-        remedy = phrase("accept.no_rounds")
-    else:
-        remedy = phrase("accept.more_rounds", n=member.more_rounds)
-    return join((reason, remedy), "semicolon")
-
-
-def describe_finding(finding: Finding) -> Phrase:
-    """Return a finding in words: a reason why a device or node fails.
-
-    ``code`` says which kind of reason it is, such as ``slow`` or ``slow_link``.
-    """
-    # A finding has some of these values, and the text of its code shows those.
-    # ``quantity``: what was measured, such as ``step``. ``interval``: by how much it is slower.
-    # ``text``: the error, or what differed. ``members``: the ends of a link, or all of a group.
-    return phrase(
-        f"accept_finding.{finding.code}",
-        quantity=finding.quantity or "",
-        by=_describe_interval(finding.interval),
-        text=finding.text,
-        members=join(finding.members),
-    )
-
-
-def _describe_interval(interval: Interval | None) -> Phrase:
-    """Return by what share something is slower, with the ends of the confidence interval.
-
-    An empty text for None.
-    """
-    if interval is None:
-        return ""
-    return phrase(
-        "accept.by",
-        slower=format_share(interval.slower),
-        low=format_share(interval.low),
-        high=format_share(interval.high),
-    )
-
-
 def _name_unit(result: AcceptanceResult) -> Phrase:
     """Return what the members are, in words: nodes or devices; singular if there is only one."""
     if len(result.members) == 1:
@@ -292,31 +234,6 @@ def _choose_badge(result: AcceptanceResult) -> str:
     if result.list_names("undecided") or not result.members:
         return "undecided"
     return "pass"
-
-
-def join_first_names(names: Sequence[Phrase]) -> Phrase:
-    """Join names with commas: the first ``_MAX_NAMED``, then the number of those left out."""
-    shown = list(names[:_MAX_NAMED])
-    if len(names) > _MAX_NAMED:
-        shown.append(phrase("accept.and_more", n=len(names) - _MAX_NAMED))
-    return join(shown)
-
-
-def format_share(share: float, *, sign: bool = False) -> str:
-    """Return a share in percent, ``4.2%``; a share above ``_MAX_SHARE`` as ``>1000%``.
-
-    Args:
-        sign: whether a positive share begins with a plus.
-    """
-    if share > _MAX_SHARE:
-        return f"{'+' if sign else ''}>{_MAX_SHARE:.0%}"
-    return f"{share:+.1%}" if sign else f"{share:.1%}"
-
-
-def _describe_slowdown(share: float) -> Phrase:
-    """Return how much slower something is in words; a negative share is a speedup."""
-    name = "faster" if share < 0 else "slower"
-    return phrase(f"accept.{name}", share=format_share(abs(share)))
 
 
 def _list_measurement_facts(result: AcceptanceResult) -> Facts:
@@ -354,189 +271,6 @@ def _count_devices(result: AcceptanceResult, num_devices: int) -> Phrase:
     return or_unknown(None) if not parts else join(parts)
 
 
-def _build_member_grid(result: AcceptanceResult) -> Strip:
-    """Return a coloured cell for each member, and how many members have each verdict.
-
-    Hovering over a cell shows the member's verdict.
-    """
-    row = tuple((_TONES[member.decision], _describe_member(member)) for member in result.members)
-    counts = Counter(member.decision for member in result.members)
-    # Each tuple is one phrase of two parts, the verdict and how many members have it.
-    counts_in_words = (
-        (term("accept_decision", decision), f" {count}") for decision, count in counts.items()
-    )
-    # A strip has a title, groups of cells with gaps between the groups, and a sentence below. Here
-    # all cells are in one group.
-    return Strip(phrase("accept.members"), (row,), join(counts_in_words))
-
-
-def _describe_member(member: Member) -> Phrase:
-    """Return name and verdict of a device or node, with the reason unless it passes."""
-    parts: list[Phrase] = [member.name, term("accept_decision", member.decision)]
-    reason = explain_verdict(member)
-    if reason:
-        parts.append(reason)
-    return join(parts, "colon")
-
-
-def _build_member_table(members: Iterable[Member]) -> Block:
-    """Return a table with a row for each member, which is a device or a node.
-
-    Its columns are name, verdict, time of a training step, by what share the step is slower than
-    that of other members, the interval of that share, the product (the model of the hardware), and
-    why the member does not pass.
-    """
-    headings = [
-        phrase(f"accept_head.{name}")
-        for name in ("name", "decision", "step", "slower", "interval", "product", "why")
-    ]
-    rows = (
-        (
-            member.name,
-            term("accept_decision", member.decision),
-            # ``step_s`` is the time of a step. ``step`` is the interval of its slowdown, with the
-            # estimate ``slower``; None: not measured, or there is no other member to compare with.
-            None if member.step_s is None else f"{member.step_s * 1000:.2f}",
-            None if member.step is None else format_share(member.step.slower, sign=True),
-            None if member.step is None else _format_interval(member.step),
-            member.product,
-            explain_verdict(member),
-        )
-        for member in members
-    )
-    return build_table(headings, rows)
-
-
-def _explain_columns(members: Iterable[Member]) -> list[Block]:
-    """Return why the time of a step and the slowdown may order members differently.
-
-    Nothing if no member was compared with others.
-    """
-    if all(member.step is None for member in members):
-        return []
-    return [Paragraph(phrase("accept.columns"), "muted")]
-
-
-def _list_peer_groups(result: AcceptanceResult) -> list[Block]:
-    """Return a table of the groups within which members are compared; nothing for a single group.
-
-    A member is a device or a node. The members of a group have the same products and software, so
-    that their speeds are comparable. The last column has the versions of those packages alone in
-    which the groups differ.
-    """
-    if len(result.peer_groups) < 2:
-        return []
-    headings = [
-        phrase("accept_head.group_members"),
-        phrase("accept_head.product"),
-        phrase("accept_head.software"),
-    ]
-    rows = (
-        (
-            _describe_member_set(group.members),
-            ", ".join(group.products),
-            # A package may be missing in a group.
-            ", ".join(f"{name} {version or '—'}" for name, version in group.software.items()),
-        )
-        for group in result.peer_groups
-    )
-    # No fault, but a warning: members of different groups were not compared with each other.
-    return [Paragraph(phrase("accept.peer_groups"), "warn"), build_table(headings, rows)]
-
-
-def _format_interval(interval: Interval) -> str:
-    return f"{format_share(interval.low, sign=True)} – {format_share(interval.high, sign=True)}"
-
-
-def _build_links_section(result: AcceptanceResult) -> Section:
-    """Return the links between pairs of members: a sentence, a table, and a map if it fits a page.
-
-    A link is slow if both members together are slower than is expected from the slower of the two.
-    The section has no blocks if no link was measured.
-    """
-    if not result.links:
-        return Section(phrase("accept.links"), "links")
-    blocks: list[Block] = []
-    num_bad = sum(link.decision == "fail" for link in result.links)
-    if num_bad:
-        blocks.append(Paragraph(phrase("accept.bad_links", n=num_bad), "bad"))
-    else:
-        blocks.append(Paragraph(phrase("accept.no_bad_links"), "good"))
-    if len(result.members) <= _MAX_HEAT_MAP:
-        blocks.append(_build_heat_map(result))
-    blocks.append(_build_link_table(result.links))
-    return Section(phrase("accept.links"), "links", tuple(blocks))
-
-
-def _build_heat_map(result: AcceptanceResult) -> HeatMap:
-    """Return the links between members as a square of cells, a row and a column for each member.
-
-    ``result.links`` has a link of the same pair for each quantity that was measured in pairs: the
-    training step, and others such as a collective. The cell of a pair shows one of these links: one
-    that fails, if there is any; else that of the step; else, if the step was not measured, the last
-    one. So each pair with a failing link has a red cell. If several fail, it does not matter which
-    of them the cell shows, because the table below the map lists the links of all quantities.
-    """
-    names = [member.name for member in result.members]
-    link_of_pair: dict[frozenset[str], Link] = {}
-    # The links of the step come last, because a later link replaces an earlier one that did not
-    # fail. (False sorts before True.)
-    step_last = sorted(result.links, key=lambda link: link.quantity == "step")
-    for link in step_last:
-        pair = frozenset(link.members)
-        earlier_link = link_of_pair.get(pair)
-        if earlier_link is None or earlier_link.decision != "fail":
-            link_of_pair[pair] = link
-    rows = []
-    for a in names:
-        row = [_build_heat_cell(a, b, link_of_pair.get(frozenset((a, b)))) for b in names]
-        rows.append(tuple(row))
-    return HeatMap(phrase("accept.links"), tuple(names), tuple(rows))
-
-
-def _build_heat_cell(a: str, b: str, link: Link | None) -> tuple[float | None, Tone, Phrase]:
-    """Return slowdown as a share, tone and text on hover of the cell of two members.
-
-    Args:
-        a: name of one member.
-        b: name of the other member.
-        link: what was measured between both; None: nothing, or both are the same member. Then the
-            cell is grey and has no slowdown.
-    """
-    if link is None:
-        return None, "muted", join((a, b))
-    share = link.interval.slower
-    slowdown = phrase("accept.heat_hover", a=a, b=b, slowdown=_describe_slowdown(share))
-    tone: Tone = "bad" if link.decision == "fail" else "plain"
-    return share, tone, (link.quantity, " ", slowdown)
-
-
-def _build_link_table(links: Iterable[Link]) -> Block:
-    """Return a table of the worst links between two members, at most ``_MAX_LINKS``.
-
-    Those that fail come first, then those that are undecided, then those that pass; among each of
-    these the slowest comes first.
-    """
-    headings = [
-        phrase(f"accept_head.{name}")
-        for name in ("name", "quantity", "decision", "slower", "interval", "rounds")
-    ]
-    order = {"fail": 0, "undecided": 1, "pass": 2}
-    worst_first = sorted(links, key=lambda link: (order[link.decision], -link.interval.slower))
-    rows = (
-        (
-            " – ".join(link.members),
-            link.quantity,
-            term("accept_decision", link.decision),
-            format_share(link.interval.slower, sign=True),
-            _format_interval(link.interval),
-            link.rounds,  # how many rounds measured the link
-        )
-        for link in worst_first[:_MAX_LINKS]
-    )
-    return build_table(headings, rows)
-
-
 def _describe_whole_cluster(whole: Whole) -> Paragraph:
     """Return what was found when all nodes of one product and software trained together.
 
@@ -556,7 +290,7 @@ def _describe_whole_cluster(whole: Whole) -> Paragraph:
     else:
         share = phrase(
             "accept_whole.slower_share",
-            slowdown=_describe_slowdown(whole.interval.slower),
+            slowdown=describe_slowdown(whole.interval.slower),
             low=format_share(whole.interval.low, sign=True),
             high=format_share(whole.interval.high, sign=True),
         )
@@ -564,19 +298,9 @@ def _describe_whole_cluster(whole: Whole) -> Paragraph:
         f"accept_whole.{whole.outcome}",
         n=whole.num_members,
         share=share,
-        groups=join(map(_describe_member_set, node_sets), "semicolon"),
+        groups=join(map(describe_member_set, node_sets), "semicolon"),
     )
     return Paragraph(text, _WHOLE_TONES[whole.outcome])
-
-
-def _describe_member_set(members: Sequence[str]) -> Phrase:
-    """Return the names of up to ``_MAX_NAMED`` members; of more, the first, the last and how many.
-
-    A member is a device or a node.
-    """
-    if len(members) <= _MAX_NAMED:
-        return join(members)
-    return phrase("accept_whole.range", first=members[0], last=members[-1], n=len(members))
 
 
 def _describe_bits(result: AcceptanceResult) -> list[Block]:
