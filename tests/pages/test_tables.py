@@ -9,7 +9,14 @@ from support.document_texts import translate_headers, translate_rows
 from trainmark import cases
 from trainmark.errors import RecordError
 from trainmark.pages.cells import escape_markdown, format_memory
-from trainmark.pages.sections import provenance as tables
+from trainmark.pages.sections.performance_table import (
+    PERFORMANCE,
+    QUALITY,
+    build_performance_table,
+    format_precision,
+    list_columns,
+)
+from trainmark.pages.sections.published_rows import build_reference_table
 from trainmark.pages.texts import describe_configuration, translate
 from trainmark.plan import reference
 from trainmark.plan.plan import PlannedCase
@@ -214,7 +221,7 @@ def test_a_founding_page_equals_our_table_cell_by_cell(case):
     # The page of results from which the reference rows of the case were copied. It is once more in
     # ``PAGES_OF_FOUNDING_DOCUMENTS``: columns, then the rows, each of configuration, world, cells.
     columns, printed = PAGES_OF_FOUNDING_DOCUMENTS[case]
-    table = tables.build_reference_table(reference.read_references(case))
+    table = build_reference_table(reference.read_references(case))
     assert translate_headers(table, "zh") == ["配置", *columns]
     # Without the world (row[1]), which the page prints in the configuration.
     assert translate_rows(table, "zh") == [(row[0], *row[2:]) for row in printed]
@@ -252,12 +259,12 @@ def test_a_record_with_a_published_rows_values_prints_that_row():
         },
         quality=record.quality.model_copy(update={"value": 0.908, "target": None}),
     )
-    (row,) = translate_rows(tables.build_performance_table([record]), "zh")
+    (row,) = translate_rows(build_performance_table([record]), "zh")
     # Each page is a tuple of its columns and its printed rows; this is the second row.
     printed = PAGES_OF_FOUNDING_DOCUMENTS["distilbert_sst2"][1][1]
     # Without the world, which the page prints in the configuration.
     assert row == (printed[0], *printed[2:])
-    (row,) = translate_rows(tables.build_performance_table([record]))
+    (row,) = translate_rows(build_performance_table([record]))
     assert row[0] == "A100 1 node x 8 (1x8)"
 
 
@@ -276,7 +283,7 @@ def test_only_a_published_name_replaces_a_precision():
         plan = record.plan.model_copy(
             update={"case": case, "about": read_about(case), "recipe": recipe}
         )
-        return tables.format_precision(read_golden_record(plan=plan))
+        return format_precision(read_golden_record(plan=plan))
 
     # The pages of these cases print amp for fp16, but bf16 as it is; gpt_megatron has no such name.
     assert format_label("dlrm_criteo", "fp16") == format_label("glm_superglue", "fp16") == "amp"
@@ -284,7 +291,7 @@ def test_only_a_published_name_replaces_a_precision():
     assert format_label("gpt_megatron", "fp16") == "fp16"
 
 
-FINE_TUNING = ("fix_hp", "token/p/s", "loss", "mem", tables.QUALITY, "MFU")
+FINE_TUNING = ("fix_hp", "token/p/s", "loss", "mem", QUALITY, "MFU")
 
 
 def test_fine_tuning_page_has_other_columns():
@@ -296,7 +303,7 @@ def test_fine_tuning_page_has_other_columns():
     )
     new_about = record.plan.about.model_copy(update={"references": other_references})
     record = read_golden_record(plan=record.plan.model_copy(update={"about": new_about}))
-    table = tables.build_performance_table([record])
+    table = build_performance_table([record])
     assert translate_headers(table) == [
         "configuration",
         "fix_hp",
@@ -319,20 +326,19 @@ def test_the_references_choose_the_column_set():
     def make_references(*columns):
         return reference.References(columns=columns)
 
-    assert tables.list_columns(make_references()) == tables.PERFORMANCE
+    assert list_columns(make_references()) == PERFORMANCE
     # The first part of a founding page is its columns.
     assert (
-        tables.list_columns(make_references(*PAGES_OF_FOUNDING_DOCUMENTS["llama2_7b_lora"][0]))
+        list_columns(make_references(*PAGES_OF_FOUNDING_DOCUMENTS["llama2_7b_lora"][0]))
         == FINE_TUNING
     )
     assert (
-        tables.list_columns(make_references(*PAGES_OF_FOUNDING_DOCUMENTS["dlrm_criteo"][0]))
-        == tables.PERFORMANCE
+        list_columns(make_references(*PAGES_OF_FOUNDING_DOCUMENTS["dlrm_criteo"][0])) == PERFORMANCE
     )
     # One header may be none of our columns, that of the quality, such as "acc". Here "p_hole" is a
     # second one.
     with pytest.raises(RecordError, match="acc, p_hole"):
-        tables.list_columns(make_references("acc", "p_hole"))
+        list_columns(make_references("acc", "p_hole"))
 
 
 def test_configuration_label_has_ranks_and_nodes():
@@ -353,7 +359,7 @@ def test_only_the_published_form_shows_slashes_for_missing_values():
         name: record.figures[name].model_copy(update={"value": None}) for name in ("p_core", "mem")
     }
     record = read_golden_record(figures=figures, plan=record.plan.model_copy(update={"fix_hp": {}}))
-    table = tables.build_performance_table([record])
+    table = build_performance_table([record])
     # This table has the form of the published pages. ``fix_hp``: no changed hyperparameters; the
     # figures ``p_core`` and ``mem`` were set to None.
     row_by_header = dict(zip(translate_headers(table), translate_rows(table)[0], strict=True))

@@ -7,7 +7,7 @@ import pytest
 from trainmark.errors import UsageError
 from trainmark.pages import document
 from trainmark.pages.rendering import to_markdown
-from trainmark.pages.sections.provenance import build_reference_table
+from trainmark.pages.sections.published_rows import build_reference_table
 from trainmark.plan import reference
 from trainmark.published.importers import files
 from trainmark.published.importers.page import Page

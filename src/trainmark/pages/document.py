@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from trainmark.pages.texts import Phrase, Tone, phrase
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
 # A short table of more rows than the limit has so many of its first and of its last rows.
 _MAX_SHORT_ROWS = 40
@@ -35,6 +35,15 @@ class Facts:
 
     kind: ClassVar[str] = "facts"
     items: tuple[tuple[Phrase, Phrase], ...]
+
+
+def list_known_facts(values: Mapping[str, Phrase]) -> Facts:
+    """Return facts, each a name with a value, without those whose value is None.
+
+    Args:
+        values: of the facts, by the key of the fact's name in texts.toml.
+    """
+    return Facts(tuple((phrase(key), value) for key, value in values.items() if value is not None))
 
 
 @dataclass(frozen=True, slots=True)

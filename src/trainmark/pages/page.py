@@ -26,8 +26,11 @@ from trainmark.pages.document import (
 )
 from trainmark.pages.rendering import to_html, to_markdown
 from trainmark.pages.sections import figures, limits, provenance
+from trainmark.pages.sections.cause import build_cause
 from trainmark.pages.sections.comparisons import compare_speed, compare_with_bound
 from trainmark.pages.sections.key_facts import build_key_facts
+from trainmark.pages.sections.performance_table import build_performance_table
+from trainmark.pages.sections.published_rows import build_published_rows
 from trainmark.pages.sections.ranks import build_rank_strip
 from trainmark.pages.telemetry_charts import build_telemetry
 from trainmark.pages.texts import LANGUAGES, Phrase, describe_devices, join, phrase
@@ -171,10 +174,8 @@ def _build_sections(
     """
     record = repeats.find_median_launch(records)  # its facts and curves stand for all launches
     sections = [
-        provenance.build_cause(record),
-        build_folded_section(
-            "performance", provenance.build_performance_table(records), is_open=True
-        ),
+        build_cause(record),
+        build_folded_section("performance", build_performance_table(records), is_open=True),
         _build_repeats(records),
         figures.build_ranks(record),
         build_telemetry(record),
@@ -187,7 +188,7 @@ def _build_sections(
         figures.build_printed_speeds(record),
         # The findings of all launches, but the limits of the speed of the median launch alone.
         figures.build_findings(records, record),
-        provenance.build_published(record),
+        build_published_rows(record),
         provenance.build_run_facts(record),
         provenance.build_environment(record),
         provenance.build_provenance(records),
@@ -293,7 +294,7 @@ def _build_overview(records: Sequence[Record], works: Sequence[Sequence[Record]]
     sections = []
     for number, (case, case_records) in enumerate(by_case.items(), start=1):
         case_works = [work for work in works if work[0].plan.case == case]
-        blocks: list[Block] = [provenance.build_performance_table(case_records)]
+        blocks: list[Block] = [build_performance_table(case_records)]
         curves = build_columns(*_overlay_works(case_works, case_records, f"table{number}"))
         if curves is not None:
             blocks.append(curves)

@@ -16,7 +16,7 @@ from trainmark.pages.repeats import (
 )
 from trainmark.pages.sections.comparisons import compare_with_bound, describe_comparison
 from trainmark.pages.sections.limits import describe_dominant_limit
-from trainmark.pages.sections.provenance import format_precision
+from trainmark.pages.sections.performance_table import format_precision
 from trainmark.pages.texts import (
     TONES,
     Phrase,

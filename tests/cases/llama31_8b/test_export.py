@@ -9,7 +9,7 @@ import pytest
 from support.exported_runs import list_complaints
 from support.mlperf_logs import add_submission_keys, write_log
 from trainmark.cases.llama31_8b.case import CASE
-from trainmark.pages.sections.provenance import COLUMNS
+from trainmark.pages.sections.performance_table import COLUMNS
 from trainmark.plan.reference import read_references
 
 if TYPE_CHECKING:

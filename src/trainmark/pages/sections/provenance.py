@@ -1,16 +1,11 @@
-"""The performance table in the form of published pages, their rows, and what was run and where.
-
-The module defines the columns and how a record fills them. A case's ``reference.toml`` chooses its
-own columns by naming their headers.
-"""
+"""What was trained and by which rules, on what hardware and software, and by which command."""
 
 from __future__ import annotations
 
 import shlex
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from trainmark.errors import RecordError, escape_controls, to_one_line
+from trainmark.errors import to_one_line
 from trainmark.pages import cells
 from trainmark.pages.charts import chart_case_curve
 from trainmark.pages.document import (
@@ -20,18 +15,15 @@ from trainmark.pages.document import (
     Facts,
     Paragraph,
     Section,
-    Table,
     build_folded_section,
     build_table,
+    list_known_facts,
 )
+from trainmark.pages.sections.performance_table import format_precision
 from trainmark.pages.texts import (
-    Missing,
     Phrase,
-    count_in_words,
-    describe_configuration,
     describe_dataset,
     describe_label,
-    describe_record_configuration,
     format_named_values,
     has_cards,
     join,
@@ -39,7 +31,6 @@ from trainmark.pages.texts import (
     or_unknown,
     phrase,
     term,
-    translate_message,
 )
 from trainmark.plan.recipes import compute_step_samples, format_fix_hp
 from trainmark.plan.witness import WITNESSED
@@ -48,267 +39,11 @@ from trainmark.results.store.columns import get_device_name
 from trainmark.spec import message
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
-    from trainmark.events.schema import HangGroup
     from trainmark.plan.plan import Plan
-    from trainmark.plan.reference import Reference, References
     from trainmark.record.record import Record
     from trainmark.spec import TableSpec
-
-QUALITY = "<quality>"  # stands for the column of the quality, whose header depends on the case
-# Columns of the performance table of a case without published rows.
-PERFORMANCE = ("precision", "fix_hp", "e2e_time", "p_whole", "p_train", "p_core", QUALITY, "mem")
-PUBLISHED_NOTHING = "/"  # in the table of published pages: not measured, nothing changed
-_TRACEBACK_LINES = 16
-_MAX_RANKS_LENGTH = 40  # characters of a list of ranks
-
-
-def format_precision(record: Record) -> str:
-    """Return the precision as the case's published pages call it: ``amp`` for fp16, for instance.
-
-    If they do not name it otherwise (``precision_labels``), it has the name in the recipe.
-    """
-    precision = str(record.plan.recipe["precision"])
-    return record.plan.about.precision_labels.get(precision, precision)
-
-
-# Formats of figures that are columns.
-_FIGURE_FORMATS: dict[str, Callable[[float], str]] = {
-    "e2e_time": "{:.1f}".format,
-    "train_time": "{:.1f}".format,
-    "loss": "{:.3f}".format,
-    **dict.fromkeys(("p_whole", "p_train", "p_core", "token/p/s"), cells.format_rate),
-    "MFU": "{:.1f}%".format,
-}
-
-
-def _format_figure(name: str, record: Record) -> str | None:
-    """Return a figure, such as ``p_train``, as its column shows it; None if the record lacks it."""
-    value = record.figure(name)
-    return None if value is None else _FIGURE_FORMATS[name](value)
-
-
-# Every column by its header, with the function that fills it.
-COLUMNS: dict[str, Callable[[Record], Phrase]] = {
-    "precision": format_precision,
-    "fix_hp": lambda record: format_fix_hp(record.plan.fix_hp),
-    "mem": lambda record: cells.format_memory(record.figure("mem"), record.figure("mem_total")),
-    **{name: partial(_format_figure, name) for name in _FIGURE_FORMATS},
-    QUALITY: lambda record: cells.format_quality_and_target(
-        record.quality.value, record.quality.target
-    ),
-}
-
-
-def list_columns(references: References) -> tuple[str, ...]:
-    """Return the names of the columns that a case's published rows have, in their order.
-
-    The column of the quality is ``QUALITY``. Its header depends on the case, so it is the one
-    header that is not a name in ``COLUMNS``. A case without published rows has the columns in
-    ``PERFORMANCE``: precision, changed hyper-parameters, time, speeds, quality and memory.
-
-    Args:
-        references: the published rows, with the headers of their columns in ``columns``.
-
-    Raises:
-        RecordError: several headers are not names of columns.
-    """
-    other_headers = [name for name in references.columns if name not in COLUMNS]
-    if len(other_headers) > 1:
-        rule = f"columns must be the quality or one of {', '.join(sorted(COLUMNS))}"
-        what = f"unknown columns {', '.join(other_headers)}"
-        raise RecordError(what, where="reference.toml", rule=rule)
-    if not references.columns:
-        return PERFORMANCE
-    return tuple(QUALITY if name in other_headers else name for name in references.columns)
-
-
-def _name_column(name: str, record: Record) -> str:
-    """Return the header of a column of the performance table.
-
-    It is the column's name. Only the quality has another one: the header that the quality has in
-    the published rows of the record's case or, without published rows, the name of the metric.
-    """
-    if name != QUALITY:
-        return name
-    # The headers of the published rows, which are the case's ``references``.
-    for header in record.plan.about.references.columns:
-        if header not in COLUMNS:  # `list_columns` allows only the quality to have such a header
-            return header
-    return record.quality.metric
-
-
-def build_performance_table(records: Sequence[Record]) -> Table:
-    """Return a row for each record of one case, in their order, in the form of published pages.
-
-    The first cell is the configuration, the name of the device with the numbers of nodes and ranks.
-    Several records have their number before it: ``[1]``, ``[2]`` and so on.
-    """
-    # The columns are those of the case's published rows.
-    names = list_columns(records[0].plan.about.references)
-    rows = []
-    for number, record in enumerate(records, start=1):
-        number_text = f"[{number}] " if len(records) > 1 else ""
-        configuration: Phrase = (number_text, describe_record_configuration(record))
-        rows.append([configuration, *(_format_published_cell(name, record) for name in names)])
-    headings = [phrase("head.configuration"), *(_name_column(name, records[0]) for name in names)]
-    return build_table(headings, rows)
-
-
-def _format_published_cell(name: str, record: Record) -> Phrase:
-    """Return a record's cell of a column; without a value, ``/`` as in published pages.
-
-    If the record states why the value is missing, this reason is shown on hover.
-
-    Args:
-        name: of the column: the quality, a figure such as ``p_train``, or a setting.
-    """
-    cell = COLUMNS[name](record)
-    if cell not in (None, "", cells.NOTHING):  # the record has a value
-        return cell
-    if name == QUALITY:
-        reason = record.quality.reason
-    else:
-        figure_entry = record.figures.get(name)  # None: a setting, which is no figure
-        reason = figure_entry.reason if figure_entry else None
-    if reason is None:
-        return PUBLISHED_NOTHING
-    return Missing(translate_message(record, reason), PUBLISHED_NOTHING)
-
-
-def build_reference_table(references: References) -> Table:
-    """Return published rows: in Chinese as they were printed, in English translated.
-
-    Args:
-        references: the rows that others published of a case, with the headers of their columns.
-    """
-    headings = [phrase("head.configuration"), *references.columns]
-    return build_table(headings, [_translate_published_row(row) for row in references.rows])
-
-
-def _translate_published_row(row: Reference) -> list[Phrase]:
-    """Return the cells of a published row, the configuration first.
-
-    A cell shows the printed text in Chinese, and in English its translation: our name for the
-    configuration and, for any other cell, the one in ``cells_en``. A cell that is not in
-    ``cells_en`` is printed in English or is a number.
-    """
-    configuration = describe_configuration(row.device, nnodes=row.nnodes, nproc=row.nproc)
-    # `reference.as_printed` is `printed` in Chinese and `ours` in English.
-    translated_cells: list[Phrase] = [
-        phrase("reference.as_printed", printed=row.configuration, ours=configuration)
-    ]
-    for name, cell in row.cells.items():
-        english = row.cells_en.get(name, cell)
-        translated_cells.append(phrase("reference.as_printed", printed=cell, ours=english))
-    return translated_cells
-
-
-def build_published(record: Record) -> Section | None:
-    """Return the published rows, a warning if a run does not compare with them, and their sources.
-
-    None if the case has no published rows.
-    """
-    references = record.plan.about.references  # the published rows of the record's case
-    if not references.rows:
-        return None
-    recipe = record.plan.recipe_name
-    warning = None
-    if record.plan.data.origin == "generated":  # published runs used the real data set
-        warning = Paragraph(phrase("reference.other", recipe=recipe), "warn")
-    elif not recipe.startswith(("standard", "published")):
-        # Unlike published runs, other recipes such as `throughput-1x1` do not train to the target.
-        warning = Paragraph(phrase("reference.unlike", recipe=recipe), "warn")
-    return build_folded_section(
-        "references",
-        build_reference_table(references),
-        warning,
-        list_sources(references),
-        gist=count_in_words("rows", len(references.rows)),
-    )
-
-
-def list_sources(references: References) -> Facts:
-    """Return where published rows come from: facts of each source.
-
-    The evidence level says how well the figures can be checked: from ``A``, measured with a record,
-    to ``C``, published figures only, or ``unverified``, second-hand.
-    """
-    sources = {row.source.id: row.source for row in references.rows}  # each once
-    items: list[tuple[Phrase, Phrase]] = []
-    for source in sources.values():
-        facts: dict[str, Phrase] = {
-            "source": source.text,
-            "url": source.url,
-            "date": or_unknown(source.date),
-            "evidence": phrase(f"evidence.{source.evidence}"),
-            "remark": source.remark,
-        }
-        for name, value in facts.items():
-            if value:  # a source may have no URL and no remark
-                items.append((phrase(f"reference.{name}"), value))
-    return Facts(tuple(items))
-
-
-def _list_known_facts(values: Mapping[str, Phrase]) -> Facts:
-    """Return facts, each a name with a value, without those whose value is None.
-
-    Args:
-        values: of the facts, by the key of the fact's name in texts.toml.
-    """
-    return Facts(tuple((phrase(key), value) for key, value in values.items() if value is not None))
-
-
-def build_cause(record: Record) -> Section | None:
-    """Return how a run failed; None if it passed.
-
-    The section has the exception or the signal, the files with the stacks of the ranks, where the
-    ranks were if the run hung, and the end of the traceback.
-    """
-    run_cause = record.cause
-    if run_cause is None:
-        return None
-    # A file for each rank whose stack was saved, beside the record; their number is in brackets.
-    stacks = f"stacks.rank<N>.txt ({len(run_cause.stacks)})" if run_cause.stacks else None
-    facts = _list_known_facts(
-        {
-            "cause.type": run_cause.type,
-            "cause.signal": run_cause.signal,
-            "cause.exit_code": run_cause.exit_code,
-            "cause.stacks": stacks,
-        }
-    )
-    blocks: list[Block] = []
-    if facts.items:
-        blocks.append(facts)
-    if run_cause.hang:  # which ranks were at which place, according to their stacks
-        blocks.append(_build_hang_table(run_cause.hang))
-    if run_cause.traceback:
-        lines = run_cause.traceback.rstrip().splitlines()[-_TRACEBACK_LINES:]  # the last ones
-        blocks.append(Paragraph(phrase("cause.traceback"), "muted"))
-        blocks.append(
-            Code("\n".join(escape_controls(line.expandtabs(4)).rstrip() for line in lines))
-        )
-    return build_folded_section("cause", *blocks, is_open=True)
-
-
-def _build_hang_table(groups: Sequence[HangGroup]) -> Table:
-    """Return where the ranks were when a run was stopped, a row for the ranks at one place.
-
-    Args:
-        groups: the ranks at one place. ``where`` names the place in the code; ``state`` is
-            ``collective``, ``waits``, ``elsewhere`` or ``silent``; ``call`` is the collective or
-            the call in which they wait, None in the last two states.
-    """
-    rows = []
-    for group in groups:
-        ranks = group["ranks"]  # as text: `0-3,8`
-        if len(ranks) > _MAX_RANKS_LENGTH:
-            ranks = f"{ranks[:_MAX_RANKS_LENGTH]}…"
-        state = (phrase(f"hang.{group['state']}"), f" {group['call']}" if group["call"] else "")
-        rows.append((ranks, state, group["where"]))
-    return build_table((phrase(f"hang.{name}") for name in ("ranks", "state", "place")), rows)
 
 
 def build_run_facts(record: Record) -> Section:
@@ -352,7 +87,7 @@ def build_run_facts(record: Record) -> Section:
         "fact.attention_flags": ", ".join(attention_kernels) or None,
     }
     blocks = [block for spec in about.page.tables for block in _build_declared(record, spec)]
-    return build_folded_section("facts", _list_known_facts(facts), *blocks, gist=plan.recipe_name)
+    return build_folded_section("facts", list_known_facts(facts), *blocks, gist=plan.recipe_name)
 
 
 def _describe_data(record: Record) -> Phrase:
@@ -513,7 +248,7 @@ def build_environment(record: Record) -> Section:
     if driver:
         software.append(driver)
     gist = join(software)
-    return build_folded_section("environment", _list_known_facts(facts), gist=gist)
+    return build_folded_section("environment", list_known_facts(facts), gist=gist)
 
 
 def _describe_unproven(plan: Plan) -> Phrase:
@@ -538,7 +273,7 @@ def build_provenance(records: Sequence[Record]) -> Section:
         records: launches of one work. The command and the versions are those of the first.
     """
     record = records[0]
-    made_by = _list_known_facts(
+    made_by = list_known_facts(
         {
             "foot.suite": f"{record.suite.name} {record.suite.version}",  # Trainmark itself
             "foot.commit": or_unknown(record.environment.get("commit")),
