@@ -14,7 +14,8 @@ from itertools import repeat
 from multiprocessing import active_children
 from pathlib import Path
 
-from trainmark.data.encoding import CORPUS_BEGIN, Block, BlockEncoder, encode_blocks
+from trainmark.data.corpus import CORPUS_BEGIN, Block
+from trainmark.data.encoding import BlockEncoder, encode_blocks
 
 if __name__ == "__main__":
     block = Block([b'{"text": "hello"}'], Path("corpus"), 1, CORPUS_BEGIN)

@@ -11,13 +11,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from trainmark.data import language
-from trainmark.data.encoding import find_source_files, write_pairs
+from trainmark.data.corpus import find_source_files
 from trainmark.data.indexed import (
     IndexedReader,
     check_tokens,
     get_tokens_file,
     translate_read_errors,
 )
+from trainmark.data.pairs import write_pairs
 from trainmark.data.prepared import read_manifest
 from trainmark.data.sampling import Samples, Splits, count_samples
 from trainmark.errors import DataError

@@ -10,8 +10,9 @@ import pytest
 from support.gpt_tokenizers import encode_by_hand, write_two_files
 from support.gpt_tokens import read_document_tokens
 from trainmark.cases.gpt_megatron.prepare import prepare
-from trainmark.data import encoding
-from trainmark.data.encoding import find_source_files, parse_texts
+from trainmark.data import corpus as corpus_module
+from trainmark.data import pairs
+from trainmark.data.corpus import find_source_files, parse_texts, read_blocks
 from trainmark.data.indexed import IndexedReader
 from trainmark.data.prepared import Reporter
 from trainmark.data.tokenizer import open_corpus_tokenizer
@@ -44,7 +45,7 @@ def tokenizer(tmp_path):
 @pytest.fixture
 def small_blocks(monkeypatch):
     """Let a preparation read blocks of 200 bytes, so that a few lines are many blocks."""
-    monkeypatch.setattr(encoding, "BLOCK_BYTES", BLOCK_BYTES)
+    monkeypatch.setattr(corpus_module, "BLOCK_BYTES", BLOCK_BYTES)
 
 
 def run_prepare(corpus, data, tokenizer, **options):
@@ -259,7 +260,7 @@ def test_interrupted_preparation_resumes_after_the_last_saved_block(
 ):
     # ``small_blocks`` makes blocks of 200 bytes, so that the 60 ``TEXTS``, in two files, are many.
     # ``Stopping(stop_at)`` interrupts the call when block ``stop_at`` is reported.
-    monkeypatch.setattr(encoding, "SAVE_EVERY_TOKENS", 1)  # save after each block
+    monkeypatch.setattr(pairs, "SAVE_EVERY_TOKENS", 1)  # save after each block
     raw = tmp_path / "raw"
     raw.mkdir()
     for number, part in enumerate((TEXTS[:25], TEXTS[25:])):
@@ -294,7 +295,7 @@ def test_workers_write_the_same_bytes_and_name_the_faulty_line(
     # that several workers have something to do. Each further worker needs ``WORKER_BYTES`` of
     # corpus, which are usually 32 MiB.
     run_prepare(corpus, tmp_path / "alone", tokenizer)
-    monkeypatch.setattr(encoding, "WORKER_BYTES", 100)  # even this corpus is worth workers
+    monkeypatch.setattr(pairs, "WORKER_BYTES", 100)  # even this corpus is worth workers
     run_prepare(corpus, tmp_path / "together", tokenizer, workers=2)
     assert read_files(tmp_path / "together") == read_files(tmp_path / "alone")
     # ``read_fault`` returns the error's text. The wrong line is the one after the 60.
@@ -305,7 +306,7 @@ def test_workers_write_the_same_bytes_and_name_the_faulty_line(
 
 def test_sparse_hole_in_a_corpus_is_a_line_without_text(tmp_path, tokenizer, monkeypatch):
     # A longer line is read in parts, so that a hole does not fill the memory.
-    monkeypatch.setattr(encoding, "MAX_LINE_BYTES", 1 << 10)
+    monkeypatch.setattr(corpus_module, "MAX_LINE_BYTES", 1 << 10)
     (tmp_path / "c.jsonl").write_text(format_lines(TEXTS[:1]))
     # Makes the file longer: the rest is zeros, without a line end.
     os.truncate(tmp_path / "c.jsonl", 1 << 24)
@@ -317,16 +318,16 @@ def test_sparse_hole_in_a_corpus_is_a_line_without_text(tmp_path, tokenizer, mon
 def test_call_resumes_after_a_line_that_was_read_in_pieces(tmp_path, small_blocks, monkeypatch):
     # A line of 1,000 spaces, which is skipped, is longer than a block of 200 bytes with the maximum
     # of 300 bytes for the rest of its last line: it is read, and counted, as several lines.
-    monkeypatch.setattr(encoding, "MAX_LINE_BYTES", 300)
+    monkeypatch.setattr(corpus_module, "MAX_LINE_BYTES", 300)
     file = tmp_path / "c.jsonl"
     file.write_text(f"{' ' * 1000}\n{format_lines(TEXTS[:20])}")
-    blocks = [*encoding.read_blocks([file])]
+    blocks = [*read_blocks([file])]
     # Read whole, the file would have 21 lines: the spaces and 20 texts.
     assert sum(len(block.lines) for block in blocks) > 21
     # ``block.after`` is the position at which a block ends. A call that begins there, as one does
     # after an interruption, reads exactly the blocks that followed in the first call.
     for begin, block in enumerate(blocks):
-        later_blocks = [*encoding.read_blocks([file], block.after)]
+        later_blocks = [*read_blocks([file], block.after)]
         assert [other.lines for other in later_blocks] == [
             other.lines for other in blocks[begin + 1 :]
         ]
@@ -338,13 +339,13 @@ def test_line_limit_holds_over_files_and_calls(tmp_path, small_blocks):
     for number in range(3):
         paths.append(tmp_path / str(number))
         paths[-1].write_text(format_lines(TEXTS[:10]))
-    blocks = [*encoding.read_blocks(paths, max_lines=25)]
+    blocks = [*read_blocks(paths, max_lines=25)]
     assert sum(len(block.lines) for block in blocks) == 25
     # ``block.after`` is the position at which a block ends, with the lines read so far, so that the
     # 25 of ``max_lines`` are counted from the beginning of the first file in a later call too.
     # A call that begins after a block reads what follows, up to the same limit.
     for begin, block in enumerate(blocks):
-        later_blocks = [*encoding.read_blocks(paths, block.after, max_lines=25)]
+        later_blocks = [*read_blocks(paths, block.after, max_lines=25)]
         assert [other.lines for other in later_blocks] == [
             other.lines for other in blocks[begin + 1 :]
         ]

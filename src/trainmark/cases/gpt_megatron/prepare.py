@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from trainmark.data.encoding import find_source_files, write_pairs
+from trainmark.data.corpus import find_source_files
+from trainmark.data.pairs import write_pairs
 
 if TYPE_CHECKING:
     from pathlib import Path
