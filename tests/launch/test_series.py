@@ -635,6 +635,18 @@ def test_dry_run_lists_the_runs_and_starts_none(cli: Any, tmp_path: Path) -> Non
     assert len([line for line in lines if line.startswith("b")]) == 3  # its row and these lines
 
 
+def test_dry_run_refuses_a_folder_that_the_series_could_not_create(
+    cli: Any, tmp_path: Path
+) -> None:
+    """The runs would be in a folder below ``plan.yaml``, which is a file."""
+    (tmp_path / "plan.yaml").write_text(PLAN_OF_A_AND_B)
+
+    code, _, error = cli("run", "plan.yaml", "--dry-run", "--out", "plan.yaml/runs")
+
+    assert code == 2
+    assert "plan.yaml/runs" in error
+
+
 def test_dry_run_shows_launches_in_their_order_with_the_time_of_earlier_ones(
     cli: Any, tmp_path: Path
 ) -> None:
