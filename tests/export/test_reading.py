@@ -27,7 +27,8 @@ from support.telemetry_files import (
     make_start_line,
     write_sampled_run,
 )
-from trainmark.export.followers.reading import RunReader, format_name
+from trainmark.export.followers.rank_reading import format_name
+from trainmark.export.followers.reading import RunReader
 from trainmark.plan.plan import read_plan
 from trainmark.record import record, reduce
 

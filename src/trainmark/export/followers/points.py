@@ -1,13 +1,13 @@
 """The data that a follower hands to a backend: facts of the run, points of series, the result.
 
 A follower reads a run while it is measured; a backend writes it in the form of another program,
-such as TensorBoard.
+such as TensorBoard. Between both, the readers of a run's files return ``NewPoints``.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     Setting = str | int | float | bool | None
 
 NS_PER_S = 1e9
+CHUNK_BYTES = 1 << 20  # of a file of events that is read at a time
 TRAIN_STEP = "train/step"  # the axes of points, see ``Point``
 EVAL_STEP = "eval/step"
 
@@ -38,6 +39,16 @@ class Point:
     number: int
     unix_ns: int
     values: dict[str, float]
+
+
+class NewPoints(NamedTuple):
+    """The points of the events that were read, and how many events these were.
+
+    Not every event gives a point: nothing is left to read only if there were no events.
+    """
+
+    points: list[Point]
+    num_events: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
