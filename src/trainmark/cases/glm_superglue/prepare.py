@@ -14,7 +14,8 @@ from trainmark.data.tokenizer import SETTINGS_FILES
 from trainmark.errors import DataError
 
 from .data import HDF5, JSONL, LATEST, MODEL_FOLDER, find_checkpoint
-from .data.hdf5 import SparseFile, copy_as_csr
+from .data.hdf5 import SparseFile
+from .data.hdf5_matrices import copy_as_csr
 from .data.passages import find_vocabulary_file, open_vocabulary
 from .data.record_jsonl import read_passages
 

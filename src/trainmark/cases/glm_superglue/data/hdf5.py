@@ -1,11 +1,9 @@
-"""Read the published preprocessed ReCoRD, a sparse HDF5 file for each split.
+"""Read the published preprocessed ReCoRD, an HDF5 file with sparse matrices for each split.
 
 The matrices ``text``, ``target`` and ``logit_mask`` have one row per sequence, ``position`` has
 two: position ids and block position ids. ``mask`` has each sequence's separator,
 ``choice_start_end`` the range of each sample's sequences, ``answer_start_end`` and ``answer_idx``
-the right candidates of each evaluation sample. A matrix is a CSR group in the layout of the
-h5sparse package, or a plain data set. The publisher's program stores CSC groups, which
-``copy_as_csr`` converts.
+the right candidates of each evaluation sample.
 
 The arrays must be consistent: opening a file compares their lengths and bounds, and
 ``scan_sequences`` checks every number.
@@ -13,18 +11,17 @@ The arrays must be consistent: opening a file compares their lengths and bounds,
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from trainmark.data.cache import Extremes
-from trainmark.data.splits import compute_starts, translate_read_errors
+from trainmark.data.splits import translate_read_errors
 from trainmark.digests import hash_stream
 from trainmark.errors import DataError
-from trainmark.extras import import_extra
 
 from .examples import ChoiceSequence, Examples
+from .hdf5_matrices import DOWNLOAD_AGAIN, Matrix, make_fault, open_file
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -36,14 +33,8 @@ if TYPE_CHECKING:
 
     Numbers = NDArray[np.int64]
 
-RULE = (
-    "a matrix must be a dataset, or a group with data, indices and indptr and the attributes "
-    "h5sparse_format=csr and h5sparse_shape; `trainmark prepare` converts csc to csr"
-)
-DOWNLOAD_AGAIN = "download and unpack glm_train_dataset.zip again, or use ReCoRD's .jsonl files"
 BLOCK_SEQUENCES = 4096  # number of sequences that are scanned at a time
 _TARGET_RULE = "every sequence must have a target"
-_make_fault = partial(DataError, rule=RULE, fix=DOWNLOAD_AGAIN)
 
 
 class SparseFile:
@@ -59,20 +50,20 @@ class SparseFile:
 
     def __init__(self, file: Path, *, evaluation: bool) -> None:
         self.file = file
-        hdf5_file = _open_file(file)
+        hdf5_file = open_file(file)
         # Each row is a sequence: the context with a gap, then the answer block that fills the gap.
-        self.text = _Matrix(hdf5_file, "text")  # token ids, 0 after the end of the sequence
+        self.text = Matrix(hdf5_file, "text")  # token ids, 0 after the end of the sequence
         # Two rows for each sequence: the place of each token in the context, then its place in the
         # answer block.
-        self.position = _Matrix(hdf5_file, "position")
-        self.target = _Matrix(hdf5_file, "target")  # the token id to predict at each position
-        self.logit_mask = _Matrix(hdf5_file, "logit_mask")  # 1 where ``target`` counts, else 0
+        self.position = Matrix(hdf5_file, "position")
+        self.target = Matrix(hdf5_file, "target")  # the token id to predict at each position
+        self.logit_mask = Matrix(hdf5_file, "logit_mask")  # 1 where ``target`` counts, else 0
         # The file calls ``mask`` what the other modules call separator: the index in each sequence
         # at which its answer block begins.
-        self.separators = _Matrix(hdf5_file, "mask").read_all_rows().reshape(-1)
+        self.separators = Matrix(hdf5_file, "mask").read_all_rows().reshape(-1)
         # A sample is consecutive sequences, one for each candidate: the first sequence of each
         # sample, and the one after its last (samples, 2).
-        self.sample_bounds = _Matrix(hdf5_file, "choice_start_end").read_all_rows()
+        self.sample_bounds = Matrix(hdf5_file, "choice_start_end").read_all_rows()
         self._refuse_contradictions()
         self.num_choices: Numbers = np.diff(self.sample_bounds).reshape(-1)
         # The indices of each sample's right candidates, which only the file of the evaluation split
@@ -87,7 +78,7 @@ class SparseFile:
         sequence must belong to exactly one sample.
         """
         if len(self.text.shape) != 2:  # a list, which is valid only for other arrays
-            raise _make_fault(
+            raise make_fault(
                 f"the shape is {self.text.shape}, but must be (sequences, tokens)",
                 where=f"{self.file}, text",
             )
@@ -101,7 +92,7 @@ class SparseFile:
             ("choice_start_end", self.sample_bounds.shape, (len(self.sample_bounds), 2)),
         ):
             if shape != expected:
-                raise _make_fault(
+                raise make_fault(
                     f"the shape is {shape}, but text has {sequences} sequences of {columns} "
                     f"tokens, which require the shape {expected}",
                     where=f"{self.file}, {name}",
@@ -111,7 +102,7 @@ class SparseFile:
         outside = (self.separators < 0) | (self.separators > columns)
         if outside.any():
             number = int(outside.argmax())  # the first one
-            raise _make_fault(
+            raise make_fault(
                 f"sequence {number} (counted from 0) has its separator at "
                 f"{self.separators[number]}",
                 where=f"{self.file}, mask",
@@ -128,10 +119,10 @@ class SparseFile:
         """
         # The answers of all samples, one after the other, and the range of each sample's answers:
         # its begin and the index after its end.
-        answers = _Matrix(hdf5_file, "answer_idx").read_all_rows().reshape(-1)
-        bounds = _Matrix(hdf5_file, "answer_start_end").read_all_rows()
+        answers = Matrix(hdf5_file, "answer_idx").read_all_rows().reshape(-1)
+        bounds = Matrix(hdf5_file, "answer_start_end").read_all_rows()
         if bounds.shape != (len(num_choices), 2):
-            raise _make_fault(
+            raise make_fault(
                 f"the shape is {bounds.shape} for {len(num_choices)} samples",
                 where=f"{self.file}, answer_start_end",
             )
@@ -140,7 +131,7 @@ class SparseFile:
         # No list is empty, because no range is: that has just been checked.
         for sample, (indices, count) in enumerate(zip(answer_lists, num_choices, strict=True)):
             if indices.min() < 0 or indices.max() >= count:
-                raise _make_fault(
+                raise make_fault(
                     f"sample {sample} (counted from 0) has the answers {indices.tolist()}",
                     where=f"{self.file}, answer_idx",
                     rule=(
@@ -161,7 +152,7 @@ class SparseFile:
             DataError: a sequence has no target, or its answer block begins behind its last target,
                 or a row of a matrix is invalid.
         """
-        with translate_read_errors(self.file, _make_fault), self.file.open("rb") as stream:
+        with translate_read_errors(self.file, make_fault), self.file.open("rb") as stream:
             # ``Extremes`` has a digest of what was scanned: that of the file, for both results.
             digest = hash_stream(stream).hexdigest()
         token_extremes: list[int] = []  # minima and maxima of all blocks
@@ -171,7 +162,7 @@ class SparseFile:
             is_target = self.logit_mask.read_rows(first, end).astype(bool)  # (sequences, columns)
             has_target = is_target.any(1)
             if not has_target.all():
-                raise _make_fault(
+                raise make_fault(
                     f"sequence {first + int(has_target.argmin())} (counted from 0) has no target",
                     where=f"{self.file}, logit_mask",
                     rule=_TARGET_RULE,
@@ -182,7 +173,7 @@ class SparseFile:
             is_behind = self.separators[first:end] > last_targets
             if is_behind.any():
                 number = first + int(is_behind.argmax())
-                raise _make_fault(
+                raise make_fault(
                     f"sequence {number} (counted from 0) has its separator at "
                     f"{self.separators[number]}, after its last target",
                     where=f"{self.file}, mask",
@@ -267,7 +258,7 @@ class SparseExamples(Examples):
             rule = "token ids must be at least 0 and less than the recipe's vocab_size "
             rule += f"({self.vocab_size})"
         if smallest < 0 or largest > last_row:
-            raise _make_fault(
+            raise make_fault(
                 f"the numbers range from {smallest} to {largest}",
                 where=where,
                 rule=rule,
@@ -295,7 +286,7 @@ class SparseExamples(Examples):
                 name, int(ids.min()), int(ids.max()), where=f"{self.file}, {name}, {sample}"
             )
         if not is_target.any(1).all():
-            raise _make_fault(
+            raise make_fault(
                 f"a sequence of {sample} has no target",
                 where=f"{self.file}, logit_mask",
                 rule=_TARGET_RULE,
@@ -319,155 +310,6 @@ class SparseExamples(Examples):
         return sequences
 
 
-def _open_file(file: Path) -> Any:
-    """Open an HDF5 file for reading.
-
-    Raises:
-        DataError: the file is unreadable.
-        EnvironmentFault: the optional package ``h5py`` is not installed.
-    """
-    h5py = import_extra("h5py", where=file)
-    try:
-        # best-effort: also open a file on a file system without locks.
-        return h5py.File(file, "r", locking="best-effort")
-    except OSError as error:
-        what = f"not readable as HDF5: {str(error).splitlines()[0]}"
-        raise _make_fault(what, where=str(file)) from None
-
-
-class _Matrix:
-    """A matrix or a list of integers in an HDF5 file, read by rows.
-
-    Args:
-        file: the open HDF5 file.
-        name: of the matrix, a CSR group or a plain data set. A list, such as ``mask``, may be a
-            matrix with one row or column, or a plain data set of one dimension.
-
-    Raises:
-        DataError: the file has no such matrix, or its arrays contradict each other.
-    """
-
-    def __init__(self, file: Any, name: str) -> None:
-        self.place = f"{file.filename}, {name}"  # for errors
-        try:
-            stored = file[name]
-            self.is_sparse = hasattr(stored, "keys")  # a group; a plain data set has no keys
-            if self.is_sparse:
-                # ``data`` has the stored elements of all rows, one row after the other, ``indices``
-                # the column of each, and ``indptr`` the index in both at which each row begins.
-                self.shape = tuple(np.ravel(stored.attrs["h5sparse_shape"]).tolist())
-                self.data = stored["data"]
-                self.indices = stored["indices"]
-                self.starts = stored["indptr"][()].astype(np.int64)
-                # Such a matrix has the format CSR. Rows of a CSC matrix, which is stored by
-                # columns, could not be read on demand.
-                is_valid = _read_format(stored) == "csr" and len(self.shape) == 2
-            else:
-                self.shape = stored.shape
-                self.data = stored
-                is_valid = len(self.shape) in {1, 2}  # a list or a matrix
-        except (KeyError, ValueError) as error:  # absent, or ``indptr`` does not contain numbers
-            what = f"the matrix cannot be read by rows: {error.args[0]}"
-            raise _make_fault(what, where=self.place) from None
-        if not is_valid:
-            raise _make_fault("the matrix cannot be read by rows", where=self.place)
-        if self.is_sparse:
-            _refuse_invalid_starts(
-                self.starts,
-                num_parts=self.shape[0],
-                num_data=len(self.data),
-                num_indices=len(self.indices),
-                place=self.place,
-            )
-
-    def read_all_rows(self) -> Numbers:
-        """Return the whole matrix as int64; elements that are not stored are 0."""
-        return self.read_rows(0, self.shape[0])
-
-    def read_rows(self, first: int, end: int) -> Numbers:
-        """Return rows ``first`` to ``end - 1`` as int64; elements that are not stored are 0."""
-        if not self.is_sparse:
-            return np.asarray(self.data[first:end], np.int64)
-        # CSR: ``data`` has the stored elements of all rows, one row after the other, ``indices``
-        # the column of each, and ``starts`` the index in both at which each row begins.
-        starts = self.starts[first : end + 1]
-        elements = slice(int(starts[0]), int(starts[-1]))  # those of all these rows
-        dense = np.zeros((len(starts) - 1, self.shape[1]), np.int64)
-        rows = np.repeat(np.arange(len(dense)), np.diff(starts))  # row of each element
-        columns = self.indices[elements].astype(np.int64)
-        _refuse_invalid_columns(
-            rows, columns, num_columns=self.shape[1], first_row=first, place=self.place
-        )
-        dense[rows, columns] = self.data[elements]
-        return dense
-
-
-def _refuse_invalid_starts(
-    starts: Numbers, *, num_parts: int, num_data: int, num_indices: int, place: str
-) -> None:
-    """Refuse an ``indptr`` that does not divide ``data`` and ``indices`` into rows or columns.
-
-    A part is a row of a CSR matrix or a column of a CSC matrix. The errors say "row" in both cases.
-
-    Args:
-        starts: the ``indptr``: the index at which each part begins, and the end of the last part.
-        num_parts: number of rows of a CSR matrix, or of columns of a CSC matrix.
-        num_data, num_indices: lengths of ``data`` and ``indices``.
-        place: file and matrix, for the error.
-    """
-    rule = (
-        "indptr must ascend from 0 to the length of data and indices, and must have one entry more "
-        "than there are rows"
-    )
-    if num_data != num_indices:
-        raise _make_fault(
-            f"data has {num_data} entries, but indices has {num_indices}", where=place, rule=rule
-        )
-    if len(starts) != num_parts + 1:
-        raise _make_fault(
-            f"indptr has {len(starts)} entries for {num_parts} rows", where=place, rule=rule
-        )
-    if starts[0] != 0 or starts[-1] != num_data:
-        what = f"indptr goes from {starts[0]} to {starts[-1]}, but data has {num_data} entries"
-        raise _make_fault(what, where=place, rule=rule)
-    ends_before_begin = np.diff(starts) < 0
-    if ends_before_begin.any():
-        part = int(ends_before_begin.argmax())  # the first one
-        begin, end = starts[part], starts[part + 1]
-        what = f"row {part} (counted from 0) begins at {begin} and ends at {end}"
-        raise _make_fault(what, where=place, rule=rule)
-
-
-def _refuse_invalid_columns(
-    rows: Numbers, columns: Numbers, *, num_columns: int, first_row: int, place: str
-) -> None:
-    """Refuse columns outside the matrix, and columns that are stored twice in a row.
-
-    Args:
-        rows: row of each stored element, counted from ``first_row``, ascending (elements,).
-        columns: column of each stored element (elements,).
-        num_columns: of the matrix.
-        first_row: number of the first row in the matrix, for the error.
-        place: file and matrix, for the error.
-    """
-    rule = f"a row must store each column at most once; columns must be in [0, {num_columns})"
-    outside = (columns < 0) | (columns >= num_columns)
-    if outside.any():
-        element = int(outside.argmax())  # the first one
-        row = first_row + rows[element]
-        what = f"row {row} (counted from 0) has an entry in column {columns[element]}"
-        raise _make_fault(what, where=place, rule=rule)
-    cells = rows * num_columns + columns  # a number for each pair of row and column
-    # If the numbers ascend, none repeats. Otherwise count each number, which takes longer: columns
-    # that are only unsorted are valid.
-    if (np.diff(cells) <= 0).any():
-        distinct_cells, counts = np.unique(cells, return_counts=True)
-        if counts.max() > 1:
-            row, column = divmod(int(distinct_cells[counts.argmax()]), num_columns)
-            what = f"row {first_row + row} (counted from 0) stores column {column} twice"
-            raise _make_fault(what, where=place, rule=rule)
-
-
 def _refuse_gaps_and_overlaps(bounds: Numbers, total: int, place: str) -> None:
     """Refuse ranges that do not cover each of 0 to ``total - 1`` once; they may be in any order.
 
@@ -477,7 +319,7 @@ def _refuse_gaps_and_overlaps(bounds: Numbers, total: int, place: str) -> None:
     """
     rule = f"the ranges must cover each index from 0 to {total - 1} once, and must not be empty"
     if not len(bounds):
-        raise _make_fault("the array is empty", where=place, rule=rule)
+        raise make_fault("the array is empty", where=place, rule=rule)
     ascending = bounds[np.argsort(bounds[:, 0], kind="stable")]
     begins, ends = ascending[:, 0], ascending[:, 1]
     # The first range must begin at 0, each other one where the one before it ends, and none may be
@@ -489,75 +331,8 @@ def _refuse_gaps_and_overlaps(bounds: Numbers, total: int, place: str) -> None:
         is_wrong[-1] = True
     if is_wrong.any():
         first_wrong = int(is_wrong.argmax())
-        raise _make_fault(
+        raise make_fault(
             f"a range begins at {begins[first_wrong]} and ends before {ends[first_wrong]}",
             where=place,
             rule=rule,
         )
-
-
-def _read_format(group: Any) -> str:
-    """Return the sparse format of a group, ``csr`` or ``csc``; empty if it has none."""
-    form = group.attrs.get("h5sparse_format", "")  # bytes or text, as the writer stored it
-    return form.decode("utf-8", "replace") if isinstance(form, bytes) else str(form)
-
-
-def copy_as_csr(source: Path, target: Path) -> None:
-    """Write a copy of a file with CSC matrices converted to CSR, which can be read by rows.
-
-    One matrix at a time is in memory, which takes about 10 GB for the published training split.
-    """
-    h5py = import_extra("h5py", where=source)
-    with _open_file(source) as raw, h5py.File(target, "w") as output:
-        for name, matrix in raw.items():
-            # A sparse matrix is a group of data sets, which has keys. Plain data sets and CSR
-            # groups are copied as they are.
-            if not hasattr(matrix, "keys") or _read_format(matrix) != "csc":
-                raw.copy(name, output)
-                continue
-            _convert_to_csr(matrix, output.create_group(name), place=f"{source}, {name}")
-
-
-def _convert_to_csr(matrix: Any, output: Any, *, place: str) -> None:
-    """Convert a matrix that is stored by columns (CSC) to one that is stored by rows (CSR).
-
-    Args:
-        matrix: the HDF5 group of the CSC matrix. ``data`` has the elements of all columns, one
-            column after the other, ``indices`` the row of each, and ``indptr`` the index in both at
-            which each column begins.
-        output: the empty HDF5 group for the CSR matrix.
-        place: file and matrix, for errors.
-
-    Raises:
-        DataError: an array or the shape is missing, or they contradict each other.
-    """
-    try:
-        num_rows, num_columns = np.ravel(matrix.attrs["h5sparse_shape"]).tolist()
-        data = matrix["data"]
-        rows = matrix["indices"][()]  # row of each element; ``[()]`` reads the whole array
-        starts = matrix["indptr"][()].astype(np.int64)
-    except (KeyError, ValueError) as error:  # absent, or not of two numbers, or not numbers
-        what = f"the matrix cannot be converted: {error.args[0]}"
-        raise _make_fault(what, where=place) from None
-    output.attrs["h5sparse_format"] = "csr"
-    output.attrs["h5sparse_shape"] = (num_rows, num_columns)
-    _refuse_invalid_starts(
-        starts,
-        num_parts=num_columns,
-        num_data=len(data),
-        num_indices=len(rows),
-        place=place,
-    )
-    if len(rows) and not 0 <= rows.min() <= rows.max() < num_rows:
-        raise _make_fault(
-            f"the row numbers range from {rows.min()} to {rows.max()}",
-            where=place,
-            rule=f"row numbers must be in [0, {num_rows})",
-        )
-    # Column of each element.
-    columns = np.repeat(np.arange(num_columns, dtype=np.int32), np.diff(starts))
-    order = np.argsort(rows, kind="stable")  # stable: the columns of a row stay sorted
-    output["data"] = data[()][order]
-    output["indices"] = columns[order]
-    # The index at which the elements of each row begin, and their total number at the end.
-    output["indptr"] = compute_starts(np.bincount(rows, minlength=num_rows))
