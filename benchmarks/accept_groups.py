@@ -87,13 +87,13 @@ class GroupScenario:
 GROUP_SCENARIOS = (
     GroupScenario("no fault", GroupFault()),
     GroupScenario(
-        "8 nodes behind a switch that is 10% slower, "
-        "all in the same half of the node list, which is sorted by name",
+        "8 nodes behind a switch that is 10% slower than the other switches; "
+        "the nodes have positions 9 to 16 in the sorted node list",
         GroupFault(switches=(tuple(range(8, 16)),)),
     ),
     GroupScenario(
-        "8 nodes behind a switch that is 10% slower, "
-        "in both halves of the node list, which is sorted by name",
+        "8 nodes behind a switch that is 10% slower than the other switches; "
+        "the nodes have positions 29 to 36 in the sorted node list",
         GroupFault(switches=(tuple(range(28, 36)),)),
     ),
     GroupScenario(

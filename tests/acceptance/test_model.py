@@ -400,8 +400,8 @@ def test_simulated_fault_is_named_in_most_draws(scenario: Scenario, num_nodes: i
 def test_simulated_group_is_found_in_most_draws(scenario: GroupScenario, num_nodes: int) -> None:
     """Each of 40 draws simulates a cluster with the same fault and other random noise.
 
-    ``GROUP_SCENARIOS``: no fault; eight nodes behind a switch that is 10% slower, in one half of
-    the sorted nodes or in both; and all sets of three or more nodes 7% slower than predicted. 95%
+    ``GROUP_SCENARIOS``: no fault; eight nodes behind a slow switch, which halving the sorted nodes
+    keeps together or separates; and all sets of three or more nodes 7% slower than predicted. 95%
     is what the benchmark ``accept_simulation`` requires, whose draws have the seed 0; any other
     seed will do.
     """
