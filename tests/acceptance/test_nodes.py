@@ -12,7 +12,7 @@ import pytest
 
 from support.acceptance_evidence import make_digests
 from trainmark.acceptance import cluster, evidence, peers
-from trainmark.acceptance.cluster import attach_session, prepare_session
+from trainmark.acceptance.cluster import attach_session, plan_session, prepare_session
 from trainmark.acceptance.conclusion import conclude_nodes
 from trainmark.acceptance.evidence import (
     Arrived,
@@ -23,13 +23,15 @@ from trainmark.acceptance.evidence import (
     Measured,
     NotMeasured,
 )
+from trainmark.acceptance.folder import save_request
 from trainmark.acceptance.peers import Session
 from trainmark.acceptance.request import AcceptRequest
-from trainmark.acceptance.session import count_rounds
+from trainmark.acceptance.session import count_rounds, read_session
 from trainmark.acceptance.tasks import RankResult
 from trainmark.errors import EnvironmentFault, RecordError, UsageError
 from trainmark.launch import job_watch
 from trainmark.launch.launchers import JobState
+from trainmark.launch.submission import CLUSTER_FILE
 from trainmark.pages.acceptance import build_acceptance_document
 from trainmark.pages.rendering import to_markdown
 from trainmark.pages.texts import LANGUAGES
@@ -634,6 +636,39 @@ def test_cluster_that_cannot_be_accepted_is_refused(
     assert not list((tmp_path / "out").glob("*.json"))  # no plan or result was written
 
 
+def test_time_limit_of_a_session_is_not_that_of_its_plan(tmp_path: Path) -> None:
+    """The plan has the limit of one training, and the job that of all rounds.
+
+    Earlier versions wrote the job's limit into the recipe of the session's plan. A folder with such
+    a plan can still be read.
+    """
+    (tmp_path / "cluster.yaml").write_text("ssh: {hosts: [a, b]}")
+    request = AcceptRequest.build(
+        case="toy",
+        launcher="ssh",
+        cluster=tmp_path / "cluster.yaml",
+        out=tmp_path / "out",
+        nproc=1,
+        device="cpu",
+    )
+    opened, plans = plan_session(request, dry_run=True)
+    assert opened.plan.recipe == plans[0].recipe  # of a training on one node
+    job = opened.describe_job()
+    # An agent on each node; the others go on if one fails.
+    assert (job.node_module, job.ends_with_a_node) == ("trainmark.acceptance.agent", False)
+    assert (job.nnodes, job.run_dir) == (2, opened.session_dir)
+    # 300 s to join and two deadlines of 600 s for each of 5 rounds of devices, 5 of nodes, 1 of
+    # pairs and 2 barriers. Two nodes have no rounds of groups.
+    assert job.timeout_s == 300 + 2 * 600 * (5 + 5 + 1 + 2)
+
+    opened.session_dir.mkdir(parents=True)
+    save_request(opened.folder, opened.request, plans)
+    (opened.session_dir / CLUSTER_FILE).write_text(opened.cluster.model_dump_json())
+    recipe = opened.plan.recipe | {"timeout_s": job.timeout_s}
+    opened.plan.model_copy(update={"recipe": recipe}).save(opened.session_dir)
+    assert read_session(opened.session_dir).limit_s == job.timeout_s
+
+
 def test_error_of_the_block_that_attaches_a_session_is_not_a_taken_lock(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -664,7 +699,8 @@ def wait_for_engine(engine: Engine, folder: Path, monkeypatch: pytest.MonkeyPatc
         folder=folder,
         number=1,  # of the session
         request=AcceptRequest(),
-        plan=SimpleNamespace(nnodes=2, recipe={"timeout_s": 100}),
+        plan=SimpleNamespace(nnodes=2),
+        limit_s=100.0,  # of the job
     )
     cluster.wait_for_nodes(
         cast("Any", opened),

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -22,10 +23,14 @@ from trainmark.launch.launchers import (
 )
 from trainmark.launch.launchers.container import Container
 from trainmark.launch.node_script import Mount, list_mounts, render_node_script
+from trainmark.launch.submission import describe_job
 from trainmark.plan.choosing import RemoteTarget
 from trainmark.plan.plan import Plan
 from trainmark.plan.witness import StepWork, Witness, WitnessSpec
 from trainmark.protocols import ContainerNeeds
+
+if TYPE_CHECKING:
+    from trainmark.launch.job_spec import JobSpec
 
 RUNTIMES = ("docker", "podman", "apptainer")
 IMAGE = "registry.example/trainmark:1"
@@ -61,6 +66,12 @@ def plan() -> Plan:
 
 
 @pytest.fixture
+def spec(plan: Plan) -> JobSpec:
+    """Return the job of a run that trains on the data in /data/toy."""
+    return describe_job(plan)
+
+
+@pytest.fixture
 def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return the folder of a node with data, only shell programs, and user 1000."""
     programs = tmp_path / "bin"
@@ -88,29 +99,28 @@ def install_program(node: Path, name: str, text: str = _FAKE) -> None:
     file.chmod(0o755)
 
 
-def set_data_folder(node: Path, plan: Plan) -> Plan:
-    """Return the plan with a folder of data that the node has."""
-    data = plan.data.model_copy(update={"folder": str(node / "data")})
-    return plan.model_copy(update={"data": data})
+def set_data_folder(node: Path, spec: JobSpec) -> JobSpec:
+    """Return the job with a folder of data that the node has."""
+    return replace(spec, data_folder=node / "data")
 
 
 def start_container(
-    node: Path, plan: Plan, cluster: Cluster, monkeypatch: pytest.MonkeyPatch, **needs: Any
+    node: Path, spec: JobSpec, cluster: Cluster, monkeypatch: pytest.MonkeyPatch, **needs: Any
 ) -> list[str]:
     """Return the arguments and the variables that the fake runtime was started with.
 
     Args:
         node: folder of a node, which has the fake runtime.
-        plan: what is run; its data is taken from the node.
+        spec: what is run; its data is taken from the node.
         cluster: settings of the container.
-        monkeypatch: makes the plan's vendor one with the needs.
+        monkeypatch: makes the job's vendor one with the needs.
         needs: what the vendor says that a container needs for its devices: ``devices``, ``mounts``
             and ``options``.
     """
     vendor: Any = SimpleNamespace(**_VENDOR, container_needs=ContainerNeeds(**needs))
-    monkeypatch.setattr(devices, "list_vendors", lambda: {plan.device.vendor: vendor})
+    monkeypatch.setattr(devices, "list_vendors", lambda: {spec.vendor: vendor})
     text = render_node_script(
-        set_data_folder(node, plan), cluster, node_rank="0", master="a", folder=node / "runs" / "a"
+        set_data_folder(node, spec), cluster, node_rank="0", master="a", folder=node / "runs" / "a"
     )
     process = subprocess.run(["sh", "-c", text], capture_output=True, text=True, check=True)
     return process.stdout.splitlines()
@@ -118,7 +128,7 @@ def start_container(
 
 @pytest.mark.parametrize("vendor", ["cpu", "nvidia", "amd", "ascend", "mthreads"])
 @pytest.mark.parametrize("runtime", RUNTIMES)
-def test_command_matches_its_golden_file(runtime: str, vendor: str, plan: Plan) -> None:
+def test_command_matches_its_golden_file(runtime: str, vendor: str, spec: JobSpec) -> None:
     """``RUNTIMES``: docker, podman and apptainer; ``make_site`` makes a cluster file with one."""
     # Some vendors' files have shared memory and further arguments, so that both forms are seen.
     cluster = make_site(
@@ -127,15 +137,14 @@ def test_command_matches_its_golden_file(runtime: str, vendor: str, plan: Plan) 
         shared_memory=None if vendor == "cpu" else "16g",
         arguments=["--memory=64g"] if vendor == "amd" else [],
     ).model_copy(update={"environment": {"NCCL_DEBUG": "WARN"}, "setup": ("module load x",)})
-    device = plan.device.model_copy(update={"vendor": vendor})
-    planned = plan.model_copy(update={"run_dir": "/runs/a", "device": device})
-    text = render_node_script(planned, cluster, node_rank="$SLURM_NODEID", master="node0")
+    spec = replace(spec, run_dir=Path("/runs/a"), vendor=vendor)
+    text = render_node_script(spec, cluster, node_rank="$SLURM_NODEID", master="node0")
     subprocess.run(["sh", "-n", "-c", text], check=True)  # reads it without running it
     check_golden(f"containers/{runtime}.{vendor}.sh", text)
 
 
 def test_container_mounts_the_resources_of_the_node(
-    node: Path, plan: Plan, monkeypatch: pytest.MonkeyPatch
+    node: Path, spec: JobSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of the vendor's devices and mounts, acmelink and tool are missing on this node.
 
@@ -150,7 +159,7 @@ def test_container_mounts_the_resources_of_the_node(
     monkeypatch.setenv("XACL_DEBUG", "1")  # not recorded: its name only ends like ACL_*
     words = start_container(
         node,
-        plan,
+        spec,
         make_site(arguments=["--memory=1g"]),
         monkeypatch,
         devices=(f"{node}/acme[0-9]*", f"{node}/acmectl", f"{node}/acmelink"),
@@ -165,7 +174,7 @@ def test_container_mounts_the_resources_of_the_node(
     assert not [word for word in words if f"{node}/tool" in word or "acmelink" in word]
     assert {"--gpus=all", "--env=ACME_VISIBLE_DEVICES", "--env=ACL_DEBUG"} <= set(words)
     assert "--env=XACL_DEBUG" not in words
-    assert [word for word in words if word.startswith(f"--name=trainmark-{plan.run_id}-")]
+    assert [word for word in words if word.startswith(f"--name=trainmark-{spec.run_id}-")]
     assert (node / "runs" / "a").is_dir()
     # The image that was inspected runs as the node's user.
     memory_position = words.index("--memory=1g")
@@ -177,12 +186,12 @@ def test_container_mounts_the_resources_of_the_node(
     assert "TRAINMARK_CONTAINER_VERSION=28.2.2" in words
 
 
-def test_outer_mounts_precede_inner_mounts(plan: Plan) -> None:
+def test_outer_mounts_precede_inner_mounts(spec: JobSpec) -> None:
     """The inner one of two mounts would otherwise be hidden; the run's folder is added."""
     cluster = make_site(
         mounts=["/data:/data", "/a:/data/toy/cache", "/data/toy:/data/toy", "/z:/b:rw"]
     )
-    assert list_mounts(plan, cluster, "/data/runs/a") == [
+    assert list_mounts(spec, cluster, "/data/runs/a") == [
         Mount("/z", "/b"),
         Mount("/data", "/data"),
         Mount("/data/runs/a", "/data/runs/a"),
@@ -191,17 +200,17 @@ def test_outer_mounts_precede_inner_mounts(plan: Plan) -> None:
     ]
     # Nodes have the data in another folder than the plan says.
     elsewhere = Cluster.model_validate({"data": "/nodes/toy"})
-    assert list_mounts(plan, elsewhere, "/runs/a") == [
+    assert list_mounts(spec, elsewhere, "/runs/a") == [
         Mount("/nodes/toy", "/nodes/toy", read_only=True),
         Mount("/runs/a", "/runs/a"),
     ]
 
 
 @pytest.mark.parametrize("folder", ["/runs/a:b", "/runs/a,b"])
-def test_folder_that_no_mount_can_name_is_refused(plan: Plan, folder: str) -> None:
+def test_folder_that_no_mount_can_name_is_refused(spec: JobSpec, folder: str) -> None:
     """A colon separates the parts of a mount for pyxis; a comma those of docker's option."""
     with pytest.raises(UsageError, match="colon or a comma") as refused:
-        list_mounts(plan, make_site(), folder)
+        list_mounts(spec, make_site(), folder)
     assert refused.value.where == folder
 
 
@@ -213,9 +222,11 @@ def test_folder_of_a_program_is_writable_and_data_is_not(plan: Plan) -> None:
     ``StepWork`` and ``starts_ranks`` do not matter here.
     """
     # The run of a user's own program, which need not read the data that the plan names.
-    spec = WitnessSpec(name="mine", precision="fp32", step=StepWork(samples=8))
-    witness = Witness(spec=spec, command=("python",), folder="/users/mine", starts_ranks=False)
-    witnessed = plan.model_copy(update={"witness": witness})
+    witness_spec = WitnessSpec(name="mine", precision="fp32", step=StepWork(samples=8))
+    witness = Witness(
+        spec=witness_spec, command=("python",), folder="/users/mine", starts_ranks=False
+    )
+    witnessed = describe_job(plan.model_copy(update={"witness": witness}))
     mounts = [Mount("/runs/a", "/runs/a"), Mount("/users/mine", "/users/mine")]
     assert list_mounts(witnessed, Cluster(), "/runs/a") == mounts  # without the plan's data
     with_data = Cluster.model_validate({"data": "/data"})
@@ -269,32 +280,32 @@ def test_run_without_a_launcher_is_in_the_container_of_the_cluster_file() -> Non
     assert make_site(runtime="podman").find_remote_target(launcher=None) == target
 
 
-def test_missing_image_is_reported_before_a_run(node: Path, plan: Plan) -> None:
+def test_missing_image_is_reported_before_a_run(node: Path, spec: JobSpec) -> None:
     """The fake docker has one image alone, which ``make_site`` names unless it is given another.
 
     ``node`` is the folder of a node with its programs and data; ``set_data_folder`` puts that
-    folder of data into the plan. ``check`` raises nothing if all is well.
+    folder of data into the job. ``check`` raises nothing if all is well.
     """
     install_program(node, "docker")
-    Container().check(set_data_folder(node, plan), make_site())
+    Container().check(set_data_folder(node, spec), make_site())
     with pytest.raises(EnvironmentFault, match="no such image: other:2"):
-        Container().check(set_data_folder(node, plan), make_site(image="other:2"))
+        Container().check(set_data_folder(node, spec), make_site(image="other:2"))
 
 
 def test_end_of_a_container_is_described_by_the_message_of_its_runtime(
-    plan: Plan, tmp_path: Path
+    spec: JobSpec, tmp_path: Path
 ) -> None:
     """``start_job`` starts a command as the job of a run; here one that fails like docker.
 
-    The job made from the plan alone has no process of its own to read from.
+    The job made from the description alone has no process of its own to read from.
     """
-    container_plan = plan.model_copy(update={"launcher": "container", "run_dir": str(tmp_path)})
+    container_spec = replace(spec, launcher="container", run_dir=tmp_path)
     # As docker fails; output and errors are one text.
     script = "echo 1; echo no such image >&2; echo; echo see --help; exit 125"
-    job = start_job(EngineCommand(argv=("sh", "-c", script), files={}), container_plan, make_site())
+    job = start_job(EngineCommand(argv=("sh", "-c", script), files={}), container_spec, make_site())
     assert job.process is not None
     job.process.wait()
     message = "no such image; see --help"  # of the last three lines, one is empty
     assert Container().read_state(job) == JobState(phase="ended", description=message)
     # Another process does not know its message.
-    assert Container().read_state(EngineJob(container_plan, make_site())) == JobState(phase="ended")
+    assert Container().read_state(EngineJob(container_spec, make_site())) == JobState(phase="ended")

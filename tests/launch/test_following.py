@@ -22,6 +22,7 @@ from trainmark.record.verify import verify_evidence
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from trainmark.launch.job_spec import JobSpec
     from trainmark.plan.plan import Plan
 
 
@@ -38,10 +39,10 @@ class Held(Launcher):
         self.stays, self.answers = stays, answers
         self.num_questions = 0  # for the state of the job
 
-    def check(self, plan: Plan, cluster: Cluster) -> None:
+    def check(self, spec: JobSpec, cluster: Cluster) -> None:
         """Check nothing."""
 
-    def build_command(self, plan: Plan, cluster: Cluster) -> EngineCommand:
+    def build_command(self, spec: JobSpec, cluster: Cluster) -> EngineCommand:
         """Return a command that submits nothing: what the job does is up to ``read_state``."""
         return EngineCommand(argv=("true",), files={})
 
@@ -121,7 +122,7 @@ def test_a_signal_cancels_the_job_and_leaves_a_record(
     ``use_engine`` puts an engine in the place of every launcher.
     """
     use_engine(Held())
-    job, stop = EngineJob(plan, Cluster()), StopRequest()
+    job, stop = EngineJob(submission.describe_job(plan), Cluster()), StopRequest()
 
     def stop_after_message(message: str) -> None:
         """While the job runs, try to follow it a second time; then send the signal."""
@@ -156,7 +157,7 @@ def test_job_that_does_not_end_is_abandoned_after_its_time_limit(
     monkeypatch.setattr(job_watch, "time", clock)
     monkeypatch.setattr(job_watch, "_POLL_S", 1.0)
     short = plan.model_copy(update={"recipe": plan.recipe | {"timeout_s": 60.0}})
-    job, messages = EngineJob(short, Cluster()), list[str]()
+    job, messages = EngineJob(submission.describe_job(short), Cluster()), list[str]()
     assert submission.follow(job, StopRequest(), messages.append).status == "timed_out"
     # The limit is exceeded at 361 s; the cancels are then, and 30 and 60 s later.
     assert job.num_cancels == 3
@@ -170,7 +171,7 @@ def test_deleted_run_directory_is_reported_after_the_job_was_cancelled(
     # ``Held`` is an engine whose job runs until it is cancelled; ``follow`` calls its last argument
     # with each new description of the job's state.
     use_engine(Held())
-    job, stop = EngineJob(plan, Cluster()), StopRequest()
+    job, stop = EngineJob(submission.describe_job(plan), Cluster()), StopRequest()
 
     def delete_folder(message: str) -> None:
         """While the job runs, delete its folder and send a signal, on which it is cancelled."""
@@ -186,7 +187,7 @@ def test_deleted_run_directory_is_reported_after_the_job_was_cancelled(
 def test_failed_job_whose_log_was_deleted_has_ended(plan: Plan) -> None:
     # The words of the log, which usually tell why a command failed, are missing then.
     command = EngineCommand(argv=("sh", "-c", "rm log.job.txt; exit 3"), files={})
-    job = launchers.start_job(command, plan, Cluster())
+    job = launchers.start_job(command, submission.describe_job(plan), Cluster())
     assert job.process is not None
     assert job.process.wait() == 3
     # The state as any launcher reads it, which ``Held`` replaces.
@@ -220,8 +221,9 @@ def test_submitting_command_saves_the_job_id(plan: Plan) -> None:
     """
     # Its id is saved while the command still runs: this process may be killed before it ends.
     text = "echo 7; cp job.id seen"
+    spec = submission.describe_job(plan)
     launchers.start_job(
-        EngineCommand(argv=("sh", "-c", text), files={}, submits=True), plan, Cluster()
+        EngineCommand(argv=("sh", "-c", text), files={}, submits=True), spec, Cluster()
     )
     assert (Path(plan.run_dir) / "seen").read_text() == "7\n"
 
@@ -229,4 +231,4 @@ def test_submitting_command_saves_the_job_id(plan: Plan) -> None:
         argv=("sh", "-c", "echo no such queue >&2; exit 3"), files={}, submits=True
     )
     with pytest.raises(EnvironmentFault, match="no such queue"):
-        launchers.start_job(refused, plan, Cluster())
+        launchers.start_job(refused, spec, Cluster())

@@ -6,8 +6,9 @@ import json
 import os
 import stat
 import sys
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jsonschema
 import pytest
@@ -24,7 +25,11 @@ from trainmark.launch.launchers.kubernetes import (
     derive_state,
     render_manifest,
 )
+from trainmark.launch.submission import describe_job
 from trainmark.plan.plan import Plan
+
+if TYPE_CHECKING:
+    from trainmark.launch.job_spec import JobSpec
 
 _HERE = Path(__file__).parent / "kubernetes"
 _STATES = json.loads((_HERE / "states.json").read_text())  # of pods and jobs, by a name for each
@@ -56,8 +61,8 @@ _ALL_KEYS: dict[str, Any] = {
 }  # fmt: skip
 
 
-def make_plan(run_dir: Path | str = "/runs/toy", nnodes: int = 2, nproc: int = 2) -> Plan:
-    """Return the golden plan of the case toy as one for Kubernetes.
+def make_spec(run_dir: Path | str = "/runs/toy", nnodes: int = 2, nproc: int = 2) -> JobSpec:
+    """Return the Kubernetes job of the case toy's golden plan.
 
     Args:
         run_dir: folder of the run.
@@ -65,13 +70,12 @@ def make_plan(run_dir: Path | str = "/runs/toy", nnodes: int = 2, nproc: int = 2
         nproc: number of ranks of each node.
     """
     plan = Plan.model_validate_json((GOLDEN / "plan_toy.json").read_text())
-    return plan.model_copy(
-        update={
-            "run_dir": str(run_dir),
-            "nnodes": nnodes,
-            "nproc": nproc,
-            "launcher": "kubernetes",
-        }
+    return replace(
+        describe_job(plan),
+        run_dir=Path(run_dir),
+        nnodes=nnodes,
+        nproc=nproc,
+        launcher="kubernetes",
     )
 
 
@@ -128,10 +132,10 @@ def test_manifests_are_valid_by_the_published_schema(settings: dict[str, Any], g
 
     A manifest is the description of a job that Kubernetes gets.
 
-    ``read_schema`` returns the published schema of a JobSet, which forbids unknown fields. The plan
+    ``read_schema`` returns the published schema of a JobSet, which forbids unknown fields. The job
     has a time limit of 1,800 s.
     """
-    text = render_manifest(make_plan(), make_site(settings))
+    text = render_manifest(make_spec(), make_site(settings))
     manifest = yaml.safe_load(text)
     jsonschema.validate(manifest, read_schema())
     check_golden(f"kubernetes_jobset_{golden}.yaml", text)
@@ -284,8 +288,8 @@ def read_calls(cluster: Path) -> list[list[str]]:
 
 def start_cluster_job(
     cluster: Path, tmp_path: Path, settings: dict[str, Any]
-) -> tuple[Plan, Cluster, Any]:
-    """Start the job of a plan through the fake kubectl; return the plan, its cluster, the job.
+) -> tuple[JobSpec, Cluster, Any]:
+    """Start the job of a plan through the fake kubectl; return its spec, its cluster, the job.
 
     The fake prints what the file ``create`` says. ``_NAME``: the job's name, made of the run's id.
 
@@ -295,11 +299,11 @@ def start_cluster_job(
     """
     folder = tmp_path / "run"
     folder.mkdir()
-    plan, site = make_plan(folder), make_site(settings)
-    command = load_launcher("kubernetes").build_command(plan, site)
+    spec, site = make_spec(folder), make_site(settings)
+    command = load_launcher("kubernetes").build_command(spec, site)
     (folder / MANIFEST).write_text(command.files[MANIFEST])  # ``start_job`` expects it there
     (cluster / "create").write_text(f"jobset.jobset.x-k8s.io/{_NAME}\n")
-    return plan, site, start_job(command, plan, site)
+    return spec, site, start_job(command, spec, site)
 
 
 def test_start_and_attach_name_the_same_job(cluster: Path, tmp_path: Path) -> None:
@@ -308,12 +312,12 @@ def test_start_and_attach_name_the_same_job(cluster: Path, tmp_path: Path) -> No
     A jobset is the kind of job that is made here; kubectl writes an object as ``KIND/NAME``.
     ``JOB_FILE`` is in the run's folder, so that another process, which attaches, finds the job.
     """
-    plan, site, job = start_cluster_job(cluster, tmp_path, _ALL_KEYS)
+    spec, site, job = start_cluster_job(cluster, tmp_path, _ALL_KEYS)
     assert job.id == f"jobset.jobset.x-k8s.io/{_NAME}"
-    assert EngineJob(plan, site).id == job.id  # as another process finds it
-    (Path(plan.run_dir) / JOB_FILE).unlink()  # it has the name of the job
+    assert EngineJob(spec, site).id == job.id  # as another process finds it
+    (spec.run_dir / JOB_FILE).unlink()  # it has the name of the job
     with pytest.raises(RecordError):
-        Kubernetes().read_state(EngineJob(plan, site))
+        Kubernetes().read_state(EngineJob(spec, site))
 
 
 def test_states_are_asked_for_by_the_label_of_the_manifest(cluster: Path, tmp_path: Path) -> None:
@@ -345,13 +349,13 @@ def test_the_cluster_checks_the_manifest_before_submission(cluster: Path, tmp_pa
     A manifest is the description of a job. With ``--dry-run=server`` a cluster checks it, but makes
     nothing. ``_REQUIRED_KEYS``: the least settings that a cluster needs.
     """
-    plan = make_plan()
-    Kubernetes().check(plan, make_site(_REQUIRED_KEYS))
+    spec = make_spec()
+    Kubernetes().check(spec, make_site(_REQUIRED_KEYS))
     assert "--dry-run=server" in read_calls(cluster)[-1]
     # The fake kubectl fails with this text when it is called with ``--dry-run=server``.
     (cluster / "dry-run.fails").write_text('no matches for kind "JobSet"\n')
     with pytest.raises(EnvironmentFault) as caught:
-        Kubernetes().check(plan, make_site(_REQUIRED_KEYS))
+        Kubernetes().check(spec, make_site(_REQUIRED_KEYS))
     assert 'no matches for kind "JobSet"' in caught.value.what
 
 
@@ -377,6 +381,6 @@ def test_options_unsupported_by_pods_are_refused_before_submission(
     image, and a volume with the folder of the run.
     """
     with pytest.raises(UsageError) as caught:
-        Kubernetes().check(make_plan(), Cluster.model_validate(settings))
+        Kubernetes().check(make_spec(), Cluster.model_validate(settings))
     assert caught.value.where == f"cluster file, {key}"
     assert not (cluster / "calls").exists()  # kubectl was not called

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,19 +16,22 @@ from trainmark.errors import EnvironmentFault
 from trainmark.launch.cluster import Cluster, RaySettings
 from trainmark.launch.launchers import EngineJob
 from trainmark.launch.launchers.ray import Ray
+from trainmark.launch.submission import describe_job
 from trainmark.plan.plan import Plan
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from trainmark.launch.job_spec import JobSpec
+
 RECORDED = json.loads((Path(__file__).parent / "ray_outputs.json").read_text())
 
 
 @pytest.fixture
-def plan(tmp_path: Path) -> Plan:
-    """Return the golden plan of the toy case for two nodes with eight ranks each, as a Ray job."""
-    toy = Plan.model_validate_json((GOLDEN / "plan_toy.json").read_bytes())
-    return toy.model_copy(update={"nnodes": 2, "nproc": 8, "launcher": "ray"})
+def spec() -> JobSpec:
+    """Return the Ray job of the toy case's golden plan on two nodes with eight ranks each."""
+    plan = Plan.model_validate_json((GOLDEN / "plan_toy.json").read_bytes())
+    return replace(describe_job(plan), nnodes=2, nproc=8, launcher="ray")
 
 
 class Dashboard(ThreadingHTTPServer):
@@ -95,21 +99,21 @@ def make_site(address: str | None = "http://head:8265", **settings: Any) -> Clus
     return Cluster(python="/opt/trainmark/bin/python", ray=ray, **settings)
 
 
-def read_driver_request(plan: Plan, cluster: Cluster) -> dict[str, Any]:
+def read_driver_request(spec: JobSpec, cluster: Cluster) -> dict[str, Any]:
     """Return what the driver of a job asks Ray for, from the file ``ray.json`` of its command.
 
     The driver is the program that Ray starts first; it asks for the nodes and starts the ranks.
     """
-    document: dict[str, Any] = json.loads(Ray().build_command(plan, cluster).files["ray.json"])
+    document: dict[str, Any] = json.loads(Ray().build_command(spec, cluster).files["ray.json"])
     return document
 
 
 # The command
 
 
-def test_command_matches_its_golden_file(plan: Plan) -> None:
-    command = Ray().build_command(plan, make_site())
-    check_golden("ray/common_folder.sh", command.render_script(Path(plan.run_dir)))
+def test_command_matches_its_golden_file(spec: JobSpec) -> None:
+    command = Ray().build_command(spec, make_site())
+    check_golden("ray/common_folder.sh", command.render_script(spec.run_dir))
 
 
 @pytest.mark.parametrize(
@@ -125,37 +129,36 @@ def test_command_matches_its_golden_file(plan: Plan) -> None:
     ],
 )
 def test_a_node_is_asked_for_its_devices(
-    plan: Plan, vendor: str, resources: dict[str, float], bundle: dict[str, float]
+    spec: JobSpec, vendor: str, resources: dict[str, float], bundle: dict[str, float]
 ) -> None:
-    """The plan has eight ranks on each of two nodes: a core and a device for each rank.
+    """The job has eight ranks on each of two nodes: a core and a device for each rank.
 
     What the cluster file has in ``resources`` replaces or complements that; 0 removes it.
     """
-    device = plan.device.model_copy(update={"vendor": vendor})
-    plan_of_vendor = plan.model_copy(update={"device": device})
-    request = read_driver_request(plan_of_vendor, make_site(ray={"resources": resources}))
+    cluster = make_site(ray={"resources": resources})
+    request = read_driver_request(replace(spec, vendor=vendor), cluster)
     assert request["bundle"] == bundle
 
 
-def test_answer_that_is_not_json_is_reported(plan: Plan, cluster: Dashboard) -> None:
+def test_answer_that_is_not_json_is_reported(spec: JobSpec, cluster: Dashboard) -> None:
     # What a proxy in front of the cluster sends, such as a page to log in. The path "" is that of
     # the list of all jobs, which ``check`` asks for.
     cluster.texts[""] = "<html>Log in</html>"
     with pytest.raises(EnvironmentFault, match="does not respond"):
-        Ray().check(plan, make_site(cluster.url))
+        Ray().check(spec, make_site(cluster.url))
 
 
 def test_headers_that_are_not_json_are_reported(
-    plan: Plan, cluster: Dashboard, monkeypatch: pytest.MonkeyPatch
+    spec: JobSpec, cluster: Dashboard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # The variable must hold a JSON object of HTTP headers, not a header as curl takes it.
     monkeypatch.setenv("RAY_JOB_HEADERS", "Authorization: Bearer x")
     with pytest.raises(EnvironmentFault) as refused:
-        Ray().check(plan, make_site(cluster.url))
+        Ray().check(spec, make_site(cluster.url))
     assert refused.value.where == "environment variable RAY_JOB_HEADERS"
 
 
-def test_unreachable_cluster_is_reported_before_submission(plan: Plan) -> None:
+def test_unreachable_cluster_is_reported_before_submission(spec: JobSpec) -> None:
     """``Dashboard`` is a server with the HTTP API of a Ray cluster, until its block ends.
 
     ``make_site`` returns a cluster file that names this address; ``where`` is the place of the
@@ -164,7 +167,7 @@ def test_unreachable_cluster_is_reported_before_submission(plan: Plan) -> None:
     with Dashboard() as closed:
         url = closed.url  # of a port that nothing listens to any more
     with pytest.raises(EnvironmentFault) as refused:
-        Ray().check(plan, make_site(url))
+        Ray().check(spec, make_site(url))
     assert (refused.value.where or "").startswith(url)
 
 
@@ -188,7 +191,7 @@ def test_unreachable_cluster_is_reported_before_submission(plan: Plan) -> None:
     ],
 )
 def test_job_states_are_distinguished(
-    plan: Plan, cluster: Dashboard, name: str, expected: str
+    spec: JobSpec, cluster: Dashboard, name: str, expected: str
 ) -> None:
     """``RECORDED``: by name, what Ray said of a job, and the description that follows from it.
 
@@ -196,7 +199,7 @@ def test_job_states_are_distinguished(
     the job's phase. ``waiting``: no start yet; ``lost``: it was stopped; ``ended``: by itself, well
     or not.
     """
-    cluster.answer_with(plan.run_id, name)
-    state = Ray().read_state(EngineJob(plan, make_site(cluster.url)))
+    cluster.answer_with(spec.run_id, name)
+    state = Ray().read_state(EngineJob(spec, make_site(cluster.url)))
     assert state.phase == expected
     assert RECORDED[name]["description"] in state.description  # the recorded message of this state

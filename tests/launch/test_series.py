@@ -386,9 +386,9 @@ def test_submitted_job_is_awaited_and_its_launch_kept(
     (folder / CLUSTER_FILE).write_text("{}")  # with the plan: a job was submitted from the folder
     attached: list[Path] = []
 
-    def attach(folder: Path) -> str:
+    def attach(folder: Path) -> tuple[Plan, str]:
         attached.append(folder)
-        return "job"
+        return plan, "job"
 
     def follow(job: str, stop: StopRequest) -> Record:
         assert job == "job"

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import subprocess
+from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -12,17 +14,21 @@ from trainmark.errors import EnvironmentFault, RecordError, UsageError
 from trainmark.launch.cluster import Cluster, ContainerSettings, SlurmSettings
 from trainmark.launch.launchers import JOB_FILE, EngineJob, JobState, slurm, start_job
 from trainmark.launch.launchers.slurm import Slurm, read_time_option_s
+from trainmark.launch.submission import describe_job
 from trainmark.plan.plan import Plan
 from trainmark.toml_file import read_toml
+
+if TYPE_CHECKING:
+    from trainmark.launch.job_spec import JobSpec
 
 RECORDED = read_toml(Path(__file__).parent / "slurm_outputs.toml")
 
 
 @pytest.fixture
-def plan() -> Plan:
-    """Return a plan of two nodes with eight ranks each."""
-    toy = Plan.model_validate_json((GOLDEN / "plan_toy.json").read_bytes())
-    return toy.model_copy(update={"nnodes": 2, "nproc": 8, "launcher": "slurm"})
+def spec() -> JobSpec:
+    """Return the job of a run on two nodes with eight ranks each."""
+    plan = Plan.model_validate_json((GOLDEN / "plan_toy.json").read_bytes())
+    return replace(describe_job(plan), nnodes=2, nproc=8, launcher="slurm")
 
 
 def make_site(**settings: object) -> Cluster:
@@ -51,22 +57,22 @@ def read_job_state(
 
 
 @pytest.fixture
-def job(plan: Plan, tmp_path: Path) -> EngineJob:
+def job(spec: JobSpec, tmp_path: Path) -> EngineJob:
     """Return job 4711 of Slurm; the file ``JOB_FILE`` of the run's folder has this number."""
     (tmp_path / JOB_FILE).write_text("4711\n")
-    return EngineJob(plan.model_copy(update={"run_dir": str(tmp_path)}), make_site())
+    return EngineJob(replace(spec, run_dir=tmp_path), make_site())
 
 
 # The command
 
 
-def test_script_with_defaults_matches_its_golden_file(plan: Plan) -> None:
-    command = Slurm().build_command(plan, make_site())
-    check_golden("slurm/defaults.sh", command.render_script(Path(plan.run_dir)))
+def test_script_with_defaults_matches_its_golden_file(spec: JobSpec) -> None:
+    command = Slurm().build_command(spec, make_site())
+    check_golden("slurm/defaults.sh", command.render_script(spec.run_dir))
 
 
-def test_script_with_all_keys_matches_its_golden_file(plan: Plan) -> None:
-    # The fixture ``plan`` has two nodes with eight ranks each. ``options`` are passed to sbatch,
+def test_script_with_all_keys_matches_its_golden_file(spec: JobSpec) -> None:
+    # The fixture ``spec`` has two nodes with eight ranks each. ``options`` are passed to sbatch,
     # with ``{nproc}`` replaced by these 8; ``make_site`` returns the settings of a cluster with
     # these keys. The golden file has the script as it was reviewed, with a line for every key.
     keys = SlurmSettings(
@@ -89,7 +95,7 @@ def test_script_with_all_keys_matches_its_golden_file(plan: Plan) -> None:
         master_port=31_000,
     )
     check_golden(
-        "slurm/all_keys.sh", Slurm().build_command(plan, settings).render_script(Path(plan.run_dir))
+        "slurm/all_keys.sh", Slurm().build_command(spec, settings).render_script(spec.run_dir)
     )
 
 
@@ -110,7 +116,7 @@ def test_time_limit_of_the_cluster_file_is_read_as_sbatch_does(
 
 
 @pytest.mark.parametrize("runtime", ["pyxis", "apptainer"])
-def test_scripts_with_containers_match_their_golden_files(plan: Plan, runtime: str) -> None:
+def test_scripts_with_containers_match_their_golden_files(spec: JobSpec, runtime: str) -> None:
     # ``pyxis`` is a plugin of srun that takes an image of a registry; ``apptainer`` is a program
     # that takes a file. The golden file of each has the reviewed script with its own way to call
     # it.
@@ -120,24 +126,24 @@ def test_scripts_with_containers_match_their_golden_files(plan: Plan, runtime: s
         mounts=("/etc/hosts:/etc/hosts:ro",),
         python="python3",
     )
-    command = Slurm().build_command(plan, make_site(container=container))
-    check_golden(f"slurm/{runtime}.sh", command.render_script(Path(plan.run_dir)))
+    command = Slurm().build_command(spec, make_site(container=container))
+    check_golden(f"slurm/{runtime}.sh", command.render_script(spec.run_dir))
 
 
-def test_shared_node_gets_no_memory_request(plan: Plan) -> None:
+def test_shared_node_gets_no_memory_request(spec: JobSpec) -> None:
     # ``exclusive=False``: other jobs may share the nodes, so the job must not ask for all memory,
     # which ``--mem=0`` would do. ``argv`` are the words of the command ``sbatch``.
-    argv = Slurm().build_command(plan, make_site(slurm=SlurmSettings(exclusive=False))).argv
+    argv = Slurm().build_command(spec, make_site(slurm=SlurmSettings(exclusive=False))).argv
     # ``--mem`` would come last of the options, before the script. The time limit of 35 minutes is
-    # that of the plan, 30 minutes, and five of grace.
+    # that of the run, 30 minutes, and five of grace.
     assert argv[-2:] == ("--time=35", "job.sh")
 
 
-def test_option_that_the_launcher_sets_itself_is_refused(plan: Plan) -> None:
+def test_option_that_the_launcher_sets_itself_is_refused(spec: JobSpec) -> None:
     # The number of nodes follows from the plan, so the user's options must not set it. ``where``
     # names the place of the fault: the file with the cluster's settings, and the key in it.
     with pytest.raises(UsageError) as refused:
-        Slurm().build_command(plan, make_site(slurm=SlurmSettings(options={"nodes": "1"})))
+        Slurm().build_command(spec, make_site(slurm=SlurmSettings(options={"nodes": "1"})))
     assert refused.value.where == "cluster file, slurm.options.nodes"
 
 
@@ -262,7 +268,7 @@ def install_stand_in(folder: Path, name: str, script: str) -> None:
 
 
 def test_refusal_of_sbatch_is_reported_before_the_run_starts(
-    plan: Plan, program_folder: Path
+    spec: JobSpec, program_folder: Path
 ) -> None:
     # ``install_stand_in`` writes a script that runs in place of Slurm's program of this name.
     install_stand_in(
@@ -274,32 +280,32 @@ def test_refusal_of_sbatch_is_reported_before_the_run_starts(
     # ``check`` runs before any launch and calls sbatch with ``--test-only``; here the stand-in
     # answers. Its two lines are reported without the prefix of the program.
     with pytest.raises(EnvironmentFault) as refused:
-        Slurm().check(plan, make_site())
+        Slurm().check(spec, make_site())
     assert refused.value.what == (
         "invalid partition specified: nope\nallocation failure: Invalid partition name specified"
     )
 
 
 def test_started_job_has_its_number_recorded(
-    plan: Plan, program_folder: Path, tmp_path: Path
+    spec: JobSpec, program_folder: Path, tmp_path: Path
 ) -> None:
     # The number is in the file job.id of the run's folder.
-    local_plan = plan.model_copy(update={"run_dir": str(tmp_path)})
+    local_spec = replace(spec, run_dir=tmp_path)
     with pytest.raises(RecordError, match=r"job\.id"):  # before it was started
-        assert EngineJob(local_plan, make_site()).id
+        assert EngineJob(local_spec, make_site()).id
 
     # sbatch runs in the folder of the run, and prints the number of the job.
     install_stand_in(program_folder, "sbatch", "pwd > where; echo 4711")
-    started = start_job(Slurm().build_command(local_plan, make_site()), local_plan, make_site())
+    started = start_job(Slurm().build_command(local_spec, make_site()), local_spec, make_site())
     assert started.id == "4711"
     assert (tmp_path / "where").read_text().strip() == str(tmp_path)
-    assert EngineJob(local_plan, make_site()).id == "4711"  # as another process finds it
+    assert EngineJob(local_spec, make_site()).id == "4711"  # as another process finds it
 
 
 # The script, with programs that stand in for Slurm's
 
 
-def run_script(plan: Plan, program_folder: Path, folder: Path, srun: str, node_text: str) -> int:
+def run_script(spec: JobSpec, program_folder: Path, folder: Path, srun: str, node_text: str) -> int:
     """Run the script of a job on the nodes far0 and far1; return its exit code.
 
     Args:
@@ -313,7 +319,7 @@ def run_script(plan: Plan, program_folder: Path, folder: Path, srun: str, node_t
         "scontrol",
         f'case "$2" in hostnames) printf "%s\\n" far0 far1;; node) echo "{node_text}";; esac',
     )
-    (folder / "job.sh").write_text(Slurm().build_command(plan, make_site()).files["job.sh"])
+    (folder / "job.sh").write_text(Slurm().build_command(spec, make_site()).files["job.sh"])
     return subprocess.run(["bash", "job.sh"], cwd=folder, check=False).returncode
 
 
@@ -325,22 +331,22 @@ def run_script(plan: Plan, program_folder: Path, folder: Path, srun: str, node_t
     ],
 )
 def test_ranks_connect_to_the_first_host(
-    plan: Plan, program_folder: Path, tmp_path: Path, node_text: str, master: str
+    spec: JobSpec, program_folder: Path, tmp_path: Path, node_text: str, master: str
 ) -> None:
     # ``run_script`` runs the script of a job on the hosts far0 and far1, with this script in place
     # of srun, which would start the ranks. It writes the variable that tells them where to connect.
     # ``node_text`` is what ``scontrol show node`` prints.
     srun = 'echo "$TRAINMARK_MASTER" > master'
-    assert run_script(plan, program_folder, tmp_path, srun, node_text) == 0
+    assert run_script(spec, program_folder, tmp_path, srun, node_text) == 0
     assert (tmp_path / "master").read_text() == f"{master}\n"
 
 
 def test_the_script_waits_for_the_nodes_after_a_sigterm(
-    plan: Plan, program_folder: Path, tmp_path: Path
+    spec: JobSpec, program_folder: Path, tmp_path: Path
 ) -> None:
     # Slurm sends SIGTERM to the script, which is the parent of srun, and to srun.
     srun = 'trap "echo ended > nodes; exit 7" TERM; kill -TERM $PPID; kill -TERM $$; exit 1'
     # The exit code of the trap of srun, or that of a script ended by SIGTERM. The addresses of
     # nodes (``node_text``) do not matter here.
-    assert run_script(plan, program_folder, tmp_path, srun, node_text="") in {7, 128 + 15}
+    assert run_script(spec, program_folder, tmp_path, srun, node_text="") in {7, 128 + 15}
     assert (tmp_path / "nodes").read_text() == "ended\n"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,10 +17,13 @@ from trainmark.events.schema import name_node_file
 from trainmark.launch import launchers
 from trainmark.launch.cluster import Cluster, SshSettings
 from trainmark.launch.launchers import EngineCommand, EngineJob, render_template, ssh, start_job
+from trainmark.launch.submission import describe_job
 from trainmark.plan.plan import Plan
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from trainmark.launch.job_spec import JobSpec
 
 # Runs the command on this machine, unless the host has a file: HOST.ssh_error is an error of ssh
 # itself, which exits with 255; HOST.sh is a script that runs instead of the command.
@@ -48,15 +52,21 @@ def fake_hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def plan(tmp_path: Path) -> Plan:
-    """Return the golden plan of the toy case for two nodes with a rank each.
+def spec(tmp_path: Path) -> JobSpec:
+    """Return the job of the toy case's golden plan on two nodes with a rank each.
 
     Its run has the folder ``run`` of this machine.
     """
     run = tmp_path / "run"
     run.mkdir()
-    toy_plan = Plan.model_validate_json((GOLDEN / "plan_toy.json").read_bytes())
-    return toy_plan.model_copy(update={"nnodes": 2, "nproc": 1, "run_dir": str(run)})
+    return make_spec(run)
+
+
+def make_spec(run_dir: Path) -> JobSpec:
+    """Return the job of the toy case's golden plan on two nodes, with this folder of the run."""
+    plan = Plan.model_validate_json((GOLDEN / "plan_toy.json").read_bytes())
+    changes = {"nnodes": 2, "nproc": 1, "run_dir": str(run_dir)}
+    return describe_job(plan.model_copy(update=changes))
 
 
 @pytest.fixture
@@ -104,18 +114,16 @@ def test_options_override_defaults_but_ssh_never_prompts() -> None:
     assert values["BatchMode"] == "yes"  # with "no" ssh would ask for a password
 
 
-def test_dry_run_matches_its_golden_file(plan: Plan, make_site: Callable[..., Cluster]) -> None:
-    # Two hosts, one with a user and a port, for the two nodes of ``plan``. ``run_root``: the folder
+def test_dry_run_matches_its_golden_file(make_site: Callable[..., Cluster]) -> None:
+    # Two hosts, one with a user and a port, for the two nodes of the job. ``run_root``: the folder
     # for runs on the hosts. The golden file is the reviewed script that a dry run shows.
     site = make_site("a\nme@b:2222\n", run_root=Path("/scratch"))
-    plan = plan.model_copy(update={"run_dir": "/somewhere/run"})
-    check_golden(
-        "ssh_command.sh", ssh.Ssh().build_command(plan, site).render_script(Path(plan.run_dir))
-    )
+    spec = make_spec(Path("/somewhere/run"))
+    check_golden("ssh_command.sh", ssh.Ssh().build_command(spec, site).render_script(spec.run_dir))
 
 
 def test_every_host_is_checked_and_named_with_its_fault(
-    plan: Plan, fake_hosts: Path, make_site: Callable[..., Cluster]
+    spec: JobSpec, fake_hosts: Path, make_site: Callable[..., Cluster]
 ) -> None:
     # ssh cannot connect to the host "changed" and prints this text.
     (fake_hosts / "changed.ssh_error").write_text(
@@ -127,7 +135,7 @@ def test_every_host_is_checked_and_named_with_its_fault(
     (fake_hosts / "fine.sh").write_text("echo trainmark 1\n")  # as `trainmark --version` prints
     site = make_site("changed\nbare\nfine\n")
     with pytest.raises(EnvironmentFault) as caught:
-        ssh.Ssh().check(plan.model_copy(update={"nnodes": 3}), site)
+        ssh.Ssh().check(replace(spec, nnodes=3), site)
     lines = caught.value.what.splitlines()
     assert lines[0] == (
         "changed: ssh: WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED!; "
@@ -136,21 +144,19 @@ def test_every_host_is_checked_and_named_with_its_fault(
     assert lines[1] == "bare: ssh: sh: /opt/env/bin/python: not found"
     assert len(lines) == 2  # nothing of the host that is fine
     # With that host alone, nothing is wrong.
-    ssh.Ssh().check(plan.model_copy(update={"nnodes": 1}), make_site("fine\n"))
+    ssh.Ssh().check(replace(spec, nnodes=1), make_site("fine\n"))
 
 
-def start_nodes(plan: Plan, site: Cluster, *scripts: str) -> EngineJob:
+def start_nodes(spec: JobSpec, site: Cluster, *scripts: str) -> EngineJob:
     """Start a job whose nodes, the hosts n0, n1, …, run the given scripts of a shell.
 
     Return the job; its ``process`` is the script of this machine that starts the nodes by ssh.
     """
     # A host and its command for each node.
     nodes = [[f"n{node}", shlex.join(["sh", "-c", script])] for node, script in enumerate(scripts)]
-    (Path(plan.run_dir) / ssh.SCRIPT).write_text(
-        render_template("ssh.sh.j2", plan=plan, nodes=nodes)
-    )
+    (spec.run_dir / ssh.SCRIPT).write_text(render_template("ssh.sh.j2", spec=spec, nodes=nodes))
     command = EngineCommand(argv=("bash", ssh.SCRIPT), files={})
-    return start_job(command, plan.model_copy(update={"launcher": "ssh"}), site)
+    return start_job(command, replace(spec, launcher="ssh"), site)
 
 
 @pytest.mark.parametrize(
@@ -158,7 +164,7 @@ def start_nodes(plan: Plan, site: Cluster, *scripts: str) -> EngineJob:
     [("lost", "node 1: ssh: Timeout, server n1 not responding."), ("ended", "")],
 )
 def test_a_failing_node_ends_the_job_once_the_others_ended(
-    plan: Plan,
+    spec: JobSpec,
     fake_hosts: Path,
     make_site: Callable[..., Cluster],
     phase: str,
@@ -171,7 +177,7 @@ def test_a_failing_node_ends_the_job_once_the_others_ended(
     if phase == "lost":
         (fake_hosts / "n1.ssh_error").write_text("Timeout, server n1 not responding.\n")
     node_0_ended = fake_hosts / "ended"
-    job = start_nodes(plan, make_site(), f"sleep 0.5; touch {node_0_ended}; exit 1", "exit 1")
+    job = start_nodes(spec, make_site(), f"sleep 0.5; touch {node_0_ended}; exit 1", "exit 1")
     assert job.process is not None
     assert job.process.wait() == 1
     assert node_0_ended.exists()
@@ -180,14 +186,14 @@ def test_a_failing_node_ends_the_job_once_the_others_ended(
 
 
 def test_cancelling_ends_the_input_of_all_nodes(
-    plan: Plan, fake_hosts: Path, make_site: Callable[..., Cluster], tmp_path: Path
+    spec: JobSpec, fake_hosts: Path, make_site: Callable[..., Cluster], tmp_path: Path
 ) -> None:
     # The node reports its start, reads its input to the end, and reports that. In a session of its
     # own no signal to the job reaches it.
     reports = tmp_path / "reports"
     os.mkfifo(reports)  # each read of it waits for a report
     text = f"echo started > {reports}; cat > /dev/null; echo ended > {reports}"
-    job = start_nodes(plan, make_site(), f"setsid sh -c {shlex.quote(text)}")
+    job = start_nodes(spec, make_site(), f"setsid sh -c {shlex.quote(text)}")
     assert reports.read_text() == "started\n"
     assert ssh.Ssh().read_state(job).phase == "running"
     ssh.Ssh().cancel(job)
@@ -196,11 +202,11 @@ def test_cancelling_ends_the_input_of_all_nodes(
     assert ssh.Ssh().read_state(job).phase == "ended"
     assert reports.read_text() == "ended\n"  # the node saw its input end
     # Another process, which has no connection to the nodes, takes the job for ended.
-    assert ssh.Ssh().read_state(EngineJob(plan, make_site())).phase == "ended"
+    assert ssh.Ssh().read_state(EngineJob(spec, make_site())).phase == "ended"
 
 
 def test_files_of_nodes_are_copied_and_unreachable_hosts_are_named(
-    plan: Plan,
+    spec: JobSpec,
     fake_hosts: Path,
     make_site: Callable[..., Cluster],
     tmp_path: Path,
@@ -209,7 +215,7 @@ def test_files_of_nodes_are_copied_and_unreachable_hosts_are_named(
     """Events and artifacts are copied, but no other file and no file that is too large."""
     site = make_site("a\n", run_root=tmp_path / "remote")
     # The fake ssh runs all commands on this machine, so the folder of the host is here as well.
-    remote_folder = ssh.locate_remote_folder(plan, site)
+    remote_folder = ssh.locate_remote_folder(spec, site)
     (remote_folder / "artifacts").mkdir(parents=True)
     for name in (name_node_file(0), "artifacts/adapter", "plan.json"):
         (remote_folder / name).write_text(f"{name} of a")
@@ -217,14 +223,14 @@ def test_files_of_nodes_are_copied_and_unreachable_hosts_are_named(
         with (remote_folder / name).open("wb") as file:
             # 100 GiB, more than the 4 GiB that are copied; without data they take no space.
             file.truncate(100 << 30)
-    single_node_plan = plan.model_copy(update={"nnodes": 1})
-    ssh.Ssh().collect(EngineJob(single_node_plan, site))
+    single_node_spec = replace(spec, nnodes=1)
+    ssh.Ssh().collect(EngineJob(single_node_spec, site))
     message = capsys.readouterr().err
     for name in ("core", "artifacts/it's large"):
         assert f"a:{remote_folder}/{name}: not copied" in message
-    assert not (Path(plan.run_dir) / "core").exists()
-    assert not (Path(plan.run_dir) / "artifacts/it's large").exists()
-    run = Path(plan.run_dir)
+    assert not (spec.run_dir / "core").exists()
+    assert not (spec.run_dir / "artifacts/it's large").exists()
+    run = spec.run_dir
     assert (run / name_node_file(0)).read_text() == f"{name_node_file(0)} of a"
     assert (run / "artifacts/adapter").read_text() == "artifacts/adapter of a"
     assert not (run / "plan.json").exists()  # this machine wrote the plan
@@ -235,7 +241,7 @@ def test_files_of_nodes_are_copied_and_unreachable_hosts_are_named(
         "ssh: connect to host b port 22: Connection timed out\n"
     )
     with pytest.raises(EnvironmentFault, match="b: ssh: connect to host b") as caught:
-        ssh.Ssh().collect(EngineJob(plan, make_site(run_root=tmp_path / "remote")))
+        ssh.Ssh().collect(EngineJob(spec, make_site(run_root=tmp_path / "remote")))
     # Not the advice on Python, which copying does not need.
     assert caught.value.fix == "make sure that `ssh HOST` works without prompts"
 
@@ -253,7 +259,7 @@ def install_tar(folder: Path, script: str) -> None:
 
 
 def test_host_whose_files_cannot_be_unpacked_is_named(
-    plan: Plan, fake_hosts: Path, make_site: Callable[..., Cluster], tmp_path: Path
+    spec: JobSpec, fake_hosts: Path, make_site: Callable[..., Cluster], tmp_path: Path
 ) -> None:
     """The caller catches only ``EnvironmentFault``, and then writes the record.
 
@@ -261,8 +267,8 @@ def test_host_whose_files_cannot_be_unpacked_is_named(
     hosts are this machine, with the programs of this folder first on PATH.
     """
     site = make_site("a\n", run_root=tmp_path / "remote")
-    ssh.locate_remote_folder(plan, site).mkdir(parents=True)
-    job = EngineJob(plan.model_copy(update={"nnodes": 1}), site)
+    ssh.locate_remote_folder(spec, site).mkdir(parents=True)
+    job = EngineJob(replace(spec, nnodes=1), site)
     # What reaches this machine if the login shell of a host prints a greeting.
     install_tar(fake_hosts, "echo Welcome to host a")
     with pytest.raises(
@@ -272,7 +278,7 @@ def test_host_whose_files_cannot_be_unpacked_is_named(
 
 
 def test_copying_may_take_longer_than_other_calls(
-    plan: Plan,
+    spec: JobSpec,
     fake_hosts: Path,
     make_site: Callable[..., Cluster],
     tmp_path: Path,
@@ -280,7 +286,7 @@ def test_copying_may_take_longer_than_other_calls(
 ) -> None:
     """The usual limit of a call is 0 s from the second call on, which packs the files."""
     site = make_site("a\n", run_root=tmp_path / "remote")
-    remote_folder = ssh.locate_remote_folder(plan, site)
+    remote_folder = ssh.locate_remote_folder(spec, site)
     remote_folder.mkdir(parents=True)
     (remote_folder / name_node_file(0)).write_text("events")
     num_calls = 0
@@ -294,6 +300,6 @@ def test_copying_may_take_longer_than_other_calls(
         return output
 
     monkeypatch.setattr(ssh, "run_program", run_and_shorten_limit)
-    ssh.Ssh().collect(EngineJob(plan.model_copy(update={"nnodes": 1}), site))
-    assert (Path(plan.run_dir) / name_node_file(0)).read_text() == "events"
+    ssh.Ssh().collect(EngineJob(replace(spec, nnodes=1), site))
+    assert (spec.run_dir / name_node_file(0)).read_text() == "events"
     assert num_calls == 2  # the first one lists files that are too large

@@ -24,18 +24,18 @@ class Here(Launcher):
     options: tuple[str, ...] = ()
     nodes: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
-    def check(self, plan: Any, site: Any) -> None:
+    def check(self, spec: Any, site: Any) -> None:
         """Check nothing."""
 
-    def build_command(self, plan: Any, site: Any) -> EngineCommand:
+    def build_command(self, spec: Any, site: Any) -> EngineCommand:
         # A script for each node, with the lines that a test puts before it. Nodes are on this
         # machine, so that 127.0.0.1 is the address at which they meet.
         files = {
             f"node{number}.sh": self.scripts.get(number, "")
             + render_node_script(
-                plan, site, node_rank=str(number), master="127.0.0.1", options=self.options
+                spec, site, node_rank=str(number), master="127.0.0.1", options=self.options
             )
-            for number in range(plan.nnodes)
+            for number in range(spec.nnodes)
         }
         # The command does nothing: the first call of ``read_state`` runs the scripts.
         return EngineCommand(argv=("true",), files=files, submits=True)
@@ -58,7 +58,7 @@ class Here(Launcher):
 
     def _start(self, job: EngineJob) -> None:
         """Start the script of each node; its output goes into a file beside it."""
-        for name in (f"node{number}.sh" for number in range(job.plan.nnodes)):
+        for name in (f"node{number}.sh" for number in range(job.spec.nnodes)):
             with (job.folder / f"{name}.out").open("wb") as out:
                 self.nodes.append(
                     subprocess.Popen(["sh", name], cwd=job.folder, stdout=out, stderr=out)

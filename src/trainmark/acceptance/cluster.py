@@ -22,10 +22,8 @@ from trainmark.acceptance.groups import MIN_NODES
 from trainmark.acceptance.peers import Session
 from trainmark.acceptance.session import (
     SESSIONS_DIR,
-    AcceptancePlan,
     OpenedSession,
     count_rounds,
-    estimate_further_group_rounds,
     read_session,
 )
 from trainmark.acceptance.timetable import estimate_round_s, format_time
@@ -79,12 +77,13 @@ def prepare_session(
     with open_folder(opened.folder, request):
         number = max(_list_session_numbers(opened.folder), default=0) + 1
         opened = _renumber_session(opened, number)
-        launcher = require_launcher(opened.cluster, opened.plan.launcher)
-        launcher.check(opened.plan, opened.cluster)
+        spec = opened.describe_job()
+        launcher = require_launcher(opened.cluster, spec.launcher)
+        launcher.check(spec, opened.cluster)
         save_baselines(opened.folder, baselines)
         save_request(opened.folder, opened.request, plans)
         opened.session_dir.mkdir(parents=True)
-        command = launcher.build_command(opened.plan, opened.cluster)
+        command = launcher.build_command(spec, opened.cluster)
         settings = opened.cluster.model_dump_json(indent=2, exclude_defaults=True) + "\n"
         # `read_session` reads the cluster's settings again. The files of the command, such as a
         # batch script, are read by what starts the nodes, such as Slurm.
@@ -142,11 +141,13 @@ def plan_session(
     # The remark says why the phase of groups is left out; it is empty if it stays.
     request, remark = _leave_out_groups(request, num_nodes, nproc, remote, dry_run=dry_run)
     folder = choose_folder(request)
+    # The plan of a training on one node, with the number of nodes and the folder of the session.
+    changes = {"nnodes": num_nodes, "run_dir": str(folder / SESSIONS_DIR / "1")}
     opened = OpenedSession(
         folder=folder,
         number=1,
         request=request,
-        plan=_plan_first_session(request, plans[0], folder, num_nodes),  # from that of one node
+        plan=plans[0].model_copy(update=changes),
         cluster=cluster,
         remark=remark,
     )
@@ -196,33 +197,6 @@ def _renumber_session(opened: OpenedSession, number: int) -> OpenedSession:
     session_dir = opened.folder / SESSIONS_DIR / str(number)
     plan = opened.plan.model_copy(update={"run_dir": str(session_dir)})
     return replace(opened, number=number, plan=plan)
-
-
-def _plan_first_session(
-    request: AcceptRequest, node_plan: Plan, folder: Path, num_nodes: int
-) -> AcceptancePlan:
-    """Return the plan of the first session's job, which measures on all nodes.
-
-    Args:
-        node_plan: the plan of a training on one node, of which a few values are changed.
-        folder: of the acceptance, in which the session gets its own folder.
-    """
-    counts = count_rounds(request, num_nodes)
-    num_rounds = sum(counts.values())
-    if counts.get("groups"):  # none with few nodes, even if the phase is chosen
-        num_rounds += estimate_further_group_rounds(request, num_nodes)
-    # Time limit of the job. All nodes must join within `join` seconds. The deadline is the time
-    # limit of a round in seconds: a round in which a node hangs costs two deadlines, and so does
-    # each of two barriers, at which all nodes wait after the pairs and after their confirmation.
-    # The confirming rounds of pairs, and the barriers after rounds of groups, are not counted: they
-    # have time enough unless a node hangs in almost every round.
-    limit_s = request.join + 2 * request.deadline * (num_rounds + 2)
-    changes = {
-        "nnodes": num_nodes,
-        "run_dir": str(folder / SESSIONS_DIR / "1"),
-        "recipe": node_plan.recipe | {"timeout_s": limit_s},
-    }
-    return AcceptancePlan(**node_plan.model_dump() | changes)
 
 
 @contextmanager
@@ -284,14 +258,14 @@ def measure_nodes(
     Raises:
         EnvironmentFault: the engine, which runs the job, such as Slurm, refused it.
     """
-    plan = opened.plan
+    spec = opened.describe_job()
     cluster = opened.cluster
     # It makes the command that hands the job to the engine, and asks the engine for its state.
-    launcher = require_launcher(cluster, plan.launcher)
+    launcher = require_launcher(cluster, spec.launcher)
     if opened.is_submitted:
-        job = EngineJob(plan, cluster)  # its id is in a file of the session's folder
+        job = EngineJob(spec, cluster)  # its id is in a file of the session's folder
     else:
-        job = launchers.start_job(launcher.build_command(plan, cluster), plan, cluster)
+        job = launchers.start_job(launcher.build_command(spec, cluster), spec, cluster)
     wait_for_nodes(opened, launcher, job, stop, show=show)
     result = conclude_nodes(opened, interrupted=stop.signal_name).result
     result.write(opened.folder)
@@ -322,7 +296,6 @@ def wait_for_nodes(
     session = Session(opened.folder, opened.number)  # reads what the nodes write while they measure
     counts = count_rounds(opened.request, opened.plan.nnodes)  # planned rounds by phase
     progress = _SessionProgress(counts, estimate_round_s(opened.request.seconds))
-    timeout_s = float(opened.plan.recipe["timeout_s"])
     watch = JobWatch(launcher, job)
     for state in watch.iterate_states():
         # Lost: the engine refused the job or took its nodes away, as the description says.
@@ -341,7 +314,7 @@ def wait_for_nodes(
         # state is no reason to cancel: the job may have ended with its nodes since.
         are_all_gone = bool(session.peers) and not alive and watch.is_state_new
         # Without the second, the wait for an engine that never answers would have no end.
-        is_late = max(watch.running_s, watch.silent_s) > timeout_s
+        is_late = max(watch.running_s, watch.silent_s) > opened.limit_s
         if stop.signal_name or are_all_gone or is_late:
             watch.cancel()
 

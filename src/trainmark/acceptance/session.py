@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from trainmark.acceptance.groups import MIN_NODES
 from trainmark.acceptance.remarks import list_option_remarks
@@ -17,6 +17,7 @@ from trainmark.acceptance.timetable import (
     format_time,
 )
 from trainmark.launch.cluster import Cluster
+from trainmark.launch.job_spec import JobSpec
 from trainmark.launch.launchers import slurm, ssh
 from trainmark.launch.submission import CLUSTER_FILE
 from trainmark.plan.plan import Plan
@@ -30,13 +31,6 @@ if TYPE_CHECKING:
 SESSIONS_DIR = "sessions"
 
 
-class AcceptancePlan(Plan):
-    """The plan of a session: what launchers start, with an agent in place of a run's node."""
-
-    node_module: ClassVar[str] = "trainmark.acceptance.agent"
-    ends_with_a_node: ClassVar[bool] = False
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenedSession:
     """A session, one joint measurement by all nodes, as its folder describes it.
@@ -44,6 +38,8 @@ class OpenedSession:
     Args:
         folder: of the acceptance.
         number: of the session, which is the name of its folder.
+        plan: of a training on all nodes; its folder is that of the session. The teams that are
+            timed train by other plans, which are in the folder of the acceptance.
         is_submitted: whether its job was started by an earlier command.
         remark: which phase is left out, and why; empty: none is.
     """
@@ -51,7 +47,7 @@ class OpenedSession:
     folder: Path
     number: int
     request: AcceptRequest
-    plan: AcceptancePlan
+    plan: Plan
     cluster: Cluster
     is_submitted: bool = False
     remark: str = ""
@@ -60,6 +56,30 @@ class OpenedSession:
     def session_dir(self) -> Path:
         """Return the folder of the session."""
         return self.folder / SESSIONS_DIR / str(self.number)
+
+    @property
+    def limit_s(self) -> float:
+        """Time limit of the session's job in seconds."""
+        num_nodes = self.plan.nnodes
+        counts = count_rounds(self.request, num_nodes)
+        num_rounds = sum(counts.values())
+        if counts.get("groups"):  # none with few nodes, even if the phase is chosen
+            num_rounds += estimate_further_group_rounds(self.request, num_nodes)
+        # All nodes must join within `join` seconds. The deadline is the time limit of a round in
+        # seconds: a round in which a node hangs costs two deadlines, and so does each of two
+        # barriers, at which all nodes wait after the pairs and after their confirmation. The
+        # confirming rounds of pairs, and the barriers after rounds of groups, are not counted: they
+        # have time enough unless a node hangs in almost every round.
+        return self.request.join + 2 * self.request.deadline * (num_rounds + 2)
+
+    def describe_job(self) -> JobSpec:
+        """Return the session's job: an agent on each node, which goes on if another node fails."""
+        return JobSpec.from_plan(
+            self.plan,
+            node_module="trainmark.acceptance.agent",
+            ends_with_a_node=False,
+            timeout_s=self.limit_s,
+        )
 
     def make_timetable(self) -> Timetable:
         """Return what will be measured, and about how long it takes."""
@@ -77,8 +97,7 @@ class OpenedSession:
                 f"groups: if all nodes together are slow, up to {num_further} more rounds, "
                 f"about {format_time(num_further * round_s)}"
             )
-        # Of the whole session: launchers take the time limit of a job from its plan's recipe.
-        limit_s = float(self.plan.recipe["timeout_s"])
+        limit_s = self.limit_s
         if self.plan.launcher == "slurm":
             time_option_s = slurm.read_time_option_s(self.cluster)
             remarks.append(_describe_slurm_limit(time_option_s))
@@ -192,7 +211,7 @@ def read_session(session_dir: Path) -> OpenedSession:
         OSError, ValueError: a file is missing or damaged.
     """
     folder = session_dir.parent.parent  # of the acceptance, which may have several sessions
-    plan = AcceptancePlan.model_validate_json((session_dir / "plan.json").read_bytes())
+    plan = Plan.model_validate_json((session_dir / "plan.json").read_bytes())
     # ``remark``, which phase is left out and why, stays empty: it is only for the timetable that is
     # shown before the start, and is not kept in the folder.
     return OpenedSession(

@@ -358,10 +358,10 @@ def attach_run(
         follow: programs to which the run is handed meanwhile.
         show_remark: called with each remark.
     """
-    job = submission.attach(folder)
+    plan, job = submission.attach(folder)
     # A request that already holds a signal makes ``submission.follow`` cancel the job.
     stop = StopRequest("SIGINT" if cancel else None)
-    report = _ignore if quiet else ProgressLine(job.plan, job.plan.case).show
+    report = _ignore if quiet else ProgressLine(plan, plan.case).show
     with Followers(job.folder, follow) as followers:
         record = submission.follow(job, stop, report)
         followers.end_inputs()  # they hand over the rest while the pages are written

@@ -73,9 +73,8 @@ def _build_engine_command(acceptance: Acceptance | OpenedSession) -> EngineComma
         acceptance: of this machine's devices, or of a launcher's nodes (``OpenedSession``).
     """
     if isinstance(acceptance, OpenedSession):
-        return load_launcher(acceptance.plan.launcher).build_command(
-            acceptance.plan, acceptance.cluster
-        )
+        spec = acceptance.describe_job()
+        return load_launcher(spec.launcher).build_command(spec, acceptance.cluster)
     # `python` in place of this interpreter's path, because the command is only printed.
     argv = build_module_command(RANK_MODULE, "TASK", python="python")
     return EngineCommand(argv=tuple(argv), files={})

@@ -1,7 +1,7 @@
 """The script that starts the process of one node, on the node itself or in its container.
 
-``render_node_script`` returns the script of ``trainmark.launch.node``, in the cluster's container
-if there is one, with mounts, devices, user, shared memory and the image's digest. It is a script of
+``render_node_script`` returns the script of a job's Python module, in the cluster's container if
+there is one, with mounts, devices, user, shared memory and the image's digest. It is a script of
 a POSIX shell, because all but the mounts depends on the node: its user, its device files and its
 image. Slurm's pyxis and Kubernetes start containers themselves, and use only ``list_mounts`` and
 the variables. This module knows no vendor: ``container_needs`` of a vendor describes its needs.
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from trainmark.launch.cluster import Cluster
-    from trainmark.plan.plan import Plan
+    from trainmark.launch.job_spec import JobSpec
 
 _FABRIC = "/dev/infiniband"  # device files of the network between nodes
 # Variables that the start script sets on the node, and variables that it forwards.
@@ -32,7 +32,7 @@ _FORWARDED = (*environment.VARIABLES, environment.NETWORK_VARIABLE)
 
 
 def render_node_script(
-    plan: Plan,
+    spec: JobSpec,
     cluster: Cluster,
     *,
     node_rank: str,
@@ -40,7 +40,7 @@ def render_node_script(
     folder: Path | None = None,
     options: tuple[str, ...] = (),
 ) -> str:
-    """Return the lines of a POSIX shell that run one node's part of ``plan``.
+    """Return the lines of a POSIX shell that run one node's part of a job.
 
     Args:
         node_rank: a number, or an expression of the shell such as ``$SLURM_NODEID``.
@@ -49,7 +49,7 @@ def render_node_script(
         options: further options of the node process, such as ``--heartbeat``, with which it ends
             its ranks once nothing arrives on its standard input.
     """
-    run_folder = str(folder or plan.run_dir)
+    run_folder = str(folder or spec.run_dir)
     words = [run_folder]
     if cluster.data is not None:  # else the node uses the folder of data that the plan names
         words += ["--data", str(cluster.data)]
@@ -57,12 +57,12 @@ def render_node_script(
     # Apart from the other options, because the shell must replace variables in these two.
     rank_options = f'--node-rank "{node_rank}" --master "{master}"'
     return render_python_script(
-        plan, cluster, ["-m", plan.node_module, *words], folder=run_folder, unquoted=rank_options
+        spec, cluster, ["-m", spec.node_module, *words], folder=run_folder, unquoted=rank_options
     )
 
 
 def render_python_script(
-    plan: Plan, cluster: Cluster, words: Sequence[str], *, folder: str, unquoted: str = ""
+    spec: JobSpec, cluster: Cluster, words: Sequence[str], *, folder: str, unquoted: str = ""
 ) -> str:
     """Return the lines of a POSIX shell that run Python on a node.
 
@@ -81,7 +81,7 @@ def render_python_script(
         # it inside. The cluster file may set the variable itself, to another name of the image.
         variables = {environment.IMAGE_VARIABLE: cluster.container.image} | variables
         if cluster.container.is_started_by_node:
-            container_values = _describe_container(plan, cluster, folder, variables)
+            container_values = _describe_container(spec, cluster, folder, variables)
     command = f"{shlex.join([python, *words])} {unquoted}".rstrip()
     return render_template(
         "node.sh.j2",
@@ -94,7 +94,7 @@ def render_python_script(
 
 
 def _describe_container(
-    plan: Plan, cluster: Cluster, folder: str, exported: Iterable[str]
+    spec: JobSpec, cluster: Cluster, folder: str, exported: Iterable[str]
 ) -> dict[str, object]:
     """Return the template's values for a container that the node's script starts.
 
@@ -103,14 +103,14 @@ def _describe_container(
         exported: names of further variables that the script sets: those of the cluster file, and
             the one with the image's name.
     """
-    vendor = devices.list_vendors()[plan.device.vendor]
+    vendor = devices.list_vendors()[spec.vendor]
     needs: ContainerNeeds = getattr(vendor, "container_needs", ContainerNeeds())
-    mounts = list_mounts(plan, cluster, folder)
+    mounts = list_mounts(spec, cluster, folder)
     # Paths that the script mounts only if they exist on the node. The vendor's are patterns that
     # the shell expands, so a plain path must be quoted.
     optional_mounts = list(needs.mounts)
-    if plan.data.origin == "generated":  # a node without the data generates it
-        data = str(cluster.data or plan.data.folder)
+    if spec.generates_data:  # a node without the data generates it
+        data = str(cluster.data or spec.data_folder)
         optional_mounts.append(shlex.quote(data))
         # The other mounts are made in any case, and a runtime refuses to mount a folder that does
         # not exist. So the data must not be among them.
@@ -124,7 +124,7 @@ def _describe_container(
     patterns = [name for name in variables if name.endswith("*")]
     return {
         "in_container": True,
-        "plan": plan,
+        "spec": spec,
         "needs": needs,
         "mounts": mounts,
         "optional_mounts": optional_mounts,
@@ -147,7 +147,7 @@ class Mount(NamedTuple):
         return f"--mount=type=bind,source={self.source},target={self.target}{mode}"
 
 
-def list_mounts(plan: Plan, cluster: Cluster, run_dir: str) -> list[Mount]:
+def list_mounts(spec: JobSpec, cluster: Cluster, run_dir: str) -> list[Mount]:
     """Return the mounts of a node's container, outer folders before those within them.
 
     In the other order, the mount of an outer folder would hide those within it.
@@ -163,11 +163,9 @@ def list_mounts(plan: Plan, cluster: Cluster, run_dir: str) -> list[Mount]:
         UsageError: the path of one of the three has a colon or a comma.
     """
     folder_mounts = [Mount(run_dir, run_dir)]
-    data = cluster.data
-    if plan.witness is not None:  # the ranks run a user's own program
-        folder_mounts.append(Mount(plan.witness.folder, plan.witness.folder))
-    else:
-        data = data or Path(plan.data.folder)
+    if spec.program_folder is not None:  # the ranks run a user's own program
+        folder_mounts.append(Mount(str(spec.program_folder), str(spec.program_folder)))
+    data = cluster.data or spec.data_folder
     if data is not None:  # a user's own program has data only if the cluster file names some
         folder_mounts.append(Mount(str(data), str(data), read_only=True))
     mounts: dict[str, Mount] = {}
@@ -189,7 +187,7 @@ def list_mounts(plan: Plan, cluster: Cluster, run_dir: str) -> list[Mount]:
     return sorted(mounts.values(), key=lambda mount: PurePosixPath(mount.target).parts)
 
 
-def build_pyxis_options(plan: Plan, cluster: Cluster) -> list[str]:
+def build_pyxis_options(spec: JobSpec, cluster: Cluster) -> list[str]:
     """Return the options of ``srun`` with which Slurm's plugin pyxis starts the container.
 
     They are those that ``srun --help`` lists if pyxis is installed (2026-11-22).
@@ -198,13 +196,13 @@ def build_pyxis_options(plan: Plan, cluster: Cluster) -> list[str]:
     if cluster.container is None or cluster.container.is_started_by_node:
         return []
     mounts = []
-    for mount in list_mounts(plan, cluster, plan.run_dir):
+    for mount in list_mounts(spec, cluster, str(spec.run_dir)):
         mode = ":ro" if mount.read_only else ""
         mounts.append(f"{mount.source}:{mount.target}{mode}")
     return [
         f"--container-image={cluster.container.image}",
         f"--container-mounts={','.join(mounts)}",
-        f"--container-workdir={plan.run_dir}",  # the folder of the script that ``srun`` starts
+        f"--container-workdir={spec.run_dir}",  # the folder of the script that ``srun`` starts
         # As with docker and podman, the container sees only what is mounted above, not the home.
         "--no-container-mount-home",
         *cluster.container.arguments,

@@ -454,7 +454,8 @@ def _finish_earlier_launches(
             # Only the folder of an engine's job has the settings of its cluster.
             if (folder / CLUSTER_FILE).exists() and not (folder / RECORD_FILE).exists():
                 report(f"{entry.name}: {folder} is a submitted job: waiting")
-                submission.follow(submission.attach(folder), stop)
+                _, job = submission.attach(folder)
+                submission.follow(job, stop)
             complete_records(folder)
         except TrainmarkError as fault:  # for example, the launch was killed before it began
             report(f"{entry.name}: {fault}")

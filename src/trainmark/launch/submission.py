@@ -17,8 +17,9 @@ from trainmark.errors import EnvironmentFault, RecordError, TrainmarkError
 from trainmark.events.schema import JOB_EVENTS_FILE, LAUNCHER_FILE, EventWriter
 from trainmark.launch import launchers, run_dir
 from trainmark.launch.cluster import Cluster
+from trainmark.launch.job_spec import JobSpec
 from trainmark.launch.job_watch import JobWatch
-from trainmark.launch.launchers import EngineJob, JobState, compute_job_limit_s
+from trainmark.launch.launchers import EngineJob, JobState
 from trainmark.plan.plan import PLAN_FILE, Plan
 from trainmark.record.record import RECORD_FILE
 from trainmark.validation import describe_error
@@ -49,6 +50,16 @@ def require_launcher(cluster: Cluster, name: str) -> Launcher:
     return launchers.load_launcher(name)
 
 
+def describe_job(plan: Plan) -> JobSpec:
+    """Return the job of a run: its nodes start the ranks, and end them at the run's time limit."""
+    return JobSpec.from_plan(
+        plan,
+        node_module="trainmark.launch.node",
+        ends_with_a_node=True,
+        timeout_s=float(plan.recipe["timeout_s"]),
+    )
+
+
 def prepare_job(plan: Plan, cluster: Cluster) -> Callable[[], EngineJob]:
     """Check the plan, create the run directory, and return a function that starts the job.
 
@@ -59,7 +70,8 @@ def prepare_job(plan: Plan, cluster: Cluster) -> Callable[[], EngineJob]:
         TrainmarkError: a check failed, or the run directory cannot be written; nothing was
             started.
     """
-    require_launcher(cluster, plan.launcher).check(plan, cluster)
+    spec = describe_job(plan)
+    require_launcher(cluster, plan.launcher).check(spec, cluster)
     command = build_command(plan, cluster)
     folder = Path(plan.run_dir)
     with run_dir.create_run_dir(folder):
@@ -72,12 +84,12 @@ def prepare_job(plan: Plan, cluster: Cluster) -> Callable[[], EngineJob]:
         # The nodes describe their environments themselves.
         run_dir.begin_run(plan, folder, environment={}).close()
     # From here on the lock is free, but the files keep other runs out of the folder.
-    return lambda: launchers.start_job(command, plan, cluster)
+    return lambda: launchers.start_job(command, spec, cluster)
 
 
 def build_command(plan: Plan, cluster: Cluster) -> EngineCommand:
     """Return the command that starts ``plan``; its files include the plan and the cluster file."""
-    command = launchers.load_launcher(plan.launcher).build_command(plan, cluster)
+    command = launchers.load_launcher(plan.launcher).build_command(describe_job(plan), cluster)
     # ``attach`` reads these files, and so do nodes that share the run directory. They belong to the
     # command, so that they also exist if a user starts it by hand.
     files = {
@@ -87,8 +99,8 @@ def build_command(plan: Plan, cluster: Cluster) -> EngineCommand:
     return replace(command, files=files | dict(command.files))
 
 
-def attach(folder: Path) -> EngineJob:
-    """Return the job that was started for the plan of a run directory.
+def attach(folder: Path) -> tuple[Plan, EngineJob]:
+    """Return the plan of a run directory, and the job that was started for it.
 
     Raises:
         RecordError: the folder has a record already, or lacks a valid plan or cluster file.
@@ -116,7 +128,7 @@ def attach(folder: Path) -> EngineJob:
     if not (folder / LAUNCHER_FILE).exists():
         run_dir.begin_run(plan, folder, environment={}).close()
     require_launcher(cluster, plan.launcher)  # raises if this machine lacks its programs
-    return EngineJob(plan, cluster)
+    return plan, EngineJob(describe_job(plan), cluster)
 
 
 def follow(
@@ -133,7 +145,7 @@ def follow(
         LostRunError: the run directory was deleted meanwhile, or the disk is full.
     """
     folder = job.folder
-    launcher = launchers.load_launcher(job.plan.launcher)
+    launcher = launchers.load_launcher(job.spec.launcher)
     with ExitStack() as stack:
         try:
             stack.enter_context(run_dir.lock_folder(folder))
@@ -170,13 +182,13 @@ def _wait_for_end(
             written_state = state
         on_poll(state.description)
         if stop_event is None:
-            stop_event = _find_stop_reason(job.plan, stop, watch.running_s)
+            stop_event = _find_stop_reason(job.spec, stop, watch.running_s)
             if stop_event is not None:
                 watch.cancel()
     return stop_event
 
 
-def _find_stop_reason(plan: Plan, stop: StopRequest, running_s: float) -> dict[str, Any] | None:
+def _find_stop_reason(spec: JobSpec, stop: StopRequest, running_s: float) -> dict[str, Any] | None:
     """Return why the job must be cancelled, as fields of the event ``stop``; None: it need not.
 
     The reason is a stop signal or the time limit.
@@ -186,10 +198,10 @@ def _find_stop_reason(plan: Plan, stop: StopRequest, running_s: float) -> dict[s
     """
     if stop.signal_name:
         return {"reason": "signal", "signal": stop.signal_name}
-    if running_s > compute_job_limit_s(plan):
-        # The event has the run's own limit. The job's limit is longer, because the nodes should end
+    if running_s > spec.engine_limit_s:
+        # The event has the run's own limit. The engine's is longer, because the nodes should end
         # their ranks at that limit themselves.
-        return {"reason": "timeout", "timeout_s": float(plan.recipe["timeout_s"])}
+        return {"reason": "timeout", "timeout_s": spec.timeout_s}
     return None
 
 

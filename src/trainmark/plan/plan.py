@@ -6,7 +6,7 @@ import re
 from dataclasses import fields
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from annotated_types import Gt, Le
 from pydantic import AfterValidator, Field, TypeAdapter
@@ -181,15 +181,8 @@ class Resumed(Frozen):
 
 
 class Plan(Frozen):
-    """One launch of one case, fully resolved.
+    """One launch of one case, fully resolved."""
 
-    Attributes:
-        node_module: Python module that launchers start on every node.
-        ends_with_a_node: whether all nodes are ended if one fails.
-    """
-
-    node_module: ClassVar[str] = "trainmark.launch.node"
-    ends_with_a_node: ClassVar[bool] = True
     schema_version: Literal[1] = 1
     suite_version: str
     run_id: str

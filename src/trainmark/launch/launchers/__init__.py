@@ -1,9 +1,9 @@
-"""The interface of launchers: turn a plan into a command, and follow the job that it starts.
+"""The interface of launchers: turn a job into a command, and follow the job once it is started.
 
-The command depends only on the plan and the cluster file, so that it can be printed, pasted and
-tested; running it is separate. The user's engine (Slurm, Kubernetes, Ray) schedules, queues and
-ends jobs; a launcher only calls it. On every node the command starts ``trainmark.launch.node``.
-Each launcher knows one engine, and none knows another.
+The command depends only on the ``JobSpec`` and the cluster file, so that it can be printed, pasted
+and tested; running it is separate. The user's engine (Slurm, Kubernetes, Ray) schedules, queues and
+ends jobs; a launcher only calls it. On every node the command starts the Python module that the
+``JobSpec`` names. Each launcher knows one engine, and none knows another.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import subprocess
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from importlib import import_module
-from pathlib import Path
 from shutil import which
 from typing import IO, TYPE_CHECKING, Literal
 
@@ -25,9 +24,10 @@ from trainmark.launch.python_commands import build_module_command
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
     from trainmark.launch.cluster import Cluster
-    from trainmark.plan.plan import Plan
+    from trainmark.launch.job_spec import JobSpec
 
 JobPhase = Literal["waiting", "running", "ended", "lost"]
 Process = subprocess.Popen[bytes]
@@ -35,7 +35,6 @@ JOB_FILE = "job.id"  # in the run directory: output of the command, which names 
 LOG_FILE = "log.job.txt"  # in the run directory: output of the job outside of its nodes
 NO_RUNTIME = "no container runtime (docker, podman or apptainer) is set"
 _PROGRAM_TIMEOUT_S = 60.0  # of most calls of an engine's program; the engine may be under load
-_GRACE_S = 300.0  # added to the run's own time limit, which the nodes enforce
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,22 +82,22 @@ class EngineJob:
     """A job that was started, by this process or an earlier one.
 
     Args:
-        plan: of the run; its run directory is ``folder``.
+        spec: what was started.
         cluster: settings of the cluster on which the job runs.
         process: the process of the command, if this process started it and it does not submit.
         num_cancels: how often ``Launcher.cancel`` was called for the job, counted before the call;
             launchers may use more force from the second time on.
     """
 
-    plan: Plan
+    spec: JobSpec
     cluster: Cluster
     process: Process | None = None
     num_cancels: int = 0
 
     @property
     def folder(self) -> Path:
-        """Return the run directory."""
-        return Path(self.plan.run_dir)
+        """Return the folder of the job, in which its files are."""
+        return self.spec.run_dir
 
     @property
     def id(self) -> str:
@@ -127,17 +126,17 @@ class Launcher(ABC):
     poll_s = 1.0  # seconds between two queries of a job's state
 
     @abstractmethod
-    def check(self, plan: Plan, cluster: Cluster) -> None:
+    def check(self, spec: JobSpec, cluster: Cluster) -> None:
         """Check for problems that would stop the run, before anything is submitted.
 
         Raises:
-            UsageError: the plan or the cluster file asks for something impossible.
+            UsageError: the job or the cluster file asks for something impossible.
             EnvironmentFault: a host, or the engine (Slurm, Kubernetes, Ray), does not answer as
                 expected.
         """
 
     @abstractmethod
-    def build_command(self, plan: Plan, cluster: Cluster) -> EngineCommand:
+    def build_command(self, spec: JobSpec, cluster: Cluster) -> EngineCommand:
         """Return the command that starts the run; start and write nothing."""
 
     def read_state(self, job: EngineJob) -> JobState:
@@ -217,11 +216,6 @@ def render_template(file: str, **values: object) -> str:
     return environment.get_template(file).render(**values)
 
 
-def compute_job_limit_s(plan: Plan) -> float:
-    """Return the engine's time limit of the job in seconds; nodes end their ranks earlier."""
-    return float(plan.recipe["timeout_s"]) + _GRACE_S
-
-
 def read_log_end(log: Path) -> str:
     """Return the last 64 KiB of a log, which may be too large to read whole.
 
@@ -275,7 +269,7 @@ def run_program(
     return process.stdout or ""
 
 
-def start_job(command: EngineCommand, plan: Plan, cluster: Cluster) -> EngineJob:
+def start_job(command: EngineCommand, spec: JobSpec, cluster: Cluster) -> EngineJob:
     """Run ``command`` in the run directory, into which its files were written before.
 
     A command that submits returns at once, and the job runs without this process. Any other command
@@ -284,7 +278,7 @@ def start_job(command: EngineCommand, plan: Plan, cluster: Cluster) -> EngineJob
     Raises:
         EnvironmentFault: the engine refused the job; the error has the engine's message.
     """
-    folder = Path(plan.run_dir)
+    folder = spec.run_dir
     process = None
     if command.submits:
         with (folder / JOB_FILE).open("wb") as file:
@@ -302,4 +296,4 @@ def start_job(command: EngineCommand, plan: Plan, cluster: Cluster) -> EngineJob
                 stderr=file,
                 start_new_session=True,  # Ctrl-C in the terminal does not reach it
             )
-    return EngineJob(plan, cluster, process)
+    return EngineJob(spec, cluster, process)

@@ -13,7 +13,7 @@ from trainmark.launch.node_script import render_node_script
 
 if TYPE_CHECKING:
     from trainmark.launch.cluster import Cluster
-    from trainmark.plan.plan import Plan
+    from trainmark.launch.job_spec import JobSpec
 
 SCRIPT = "node.sh"
 _FIX = "write container: {image: IMAGE, runtime: podman}"
@@ -22,9 +22,9 @@ _FIX = "write container: {image: IMAGE, runtime: podman}"
 class Container(Launcher):
     """Docker, podman or apptainer on this machine."""
 
-    def check(self, plan: Plan, cluster: Cluster) -> None:
+    def check(self, spec: JobSpec, cluster: Cluster) -> None:
         """Check that the image is on this machine: the start script never pulls it."""
-        self.build_command(plan, cluster)  # only for its errors
+        self.build_command(spec, cluster)  # only for its errors
         assert cluster.container is not None, "build_command has refused such a cluster"
         runtime = str(cluster.container.runtime)
         image = cluster.container.image
@@ -38,7 +38,7 @@ class Container(Launcher):
             where = f"container image {image}"
             raise EnvironmentFault(fault.what, where=where, fix=fix) from fault
 
-    def build_command(self, plan: Plan, cluster: Cluster) -> EngineCommand:
+    def build_command(self, spec: JobSpec, cluster: Cluster) -> EngineCommand:
         """Return the command that starts the container; the runtime forwards signals to it.
 
         Raises:
@@ -47,5 +47,5 @@ class Container(Launcher):
         if cluster.container is None or not cluster.container.is_started_by_node:
             raise cluster.build_error("container", NO_RUNTIME, fix=_FIX)
         # This machine is the only node.
-        script = render_node_script(plan, cluster, node_rank="0", master="127.0.0.1")
+        script = render_node_script(spec, cluster, node_rank="0", master="127.0.0.1")
         return EngineCommand(argv=("sh", SCRIPT), files={SCRIPT: script})

@@ -17,7 +17,6 @@ from trainmark.launch.launchers import (
     JobPhase,
     JobState,
     Launcher,
-    compute_job_limit_s,
     render_template,
     run_program,
 )
@@ -25,7 +24,7 @@ from trainmark.launch.node_script import render_node_script
 
 if TYPE_CHECKING:
     from trainmark.launch.cluster import Cluster
-    from trainmark.plan.plan import Plan
+    from trainmark.launch.job_spec import JobSpec
 
 MANIFEST = "job.yaml"
 # Settings of a container that do not apply to pods, and how the error's fix continues.
@@ -62,19 +61,19 @@ def format_job_name(run_id: str) -> str:
     return f"tm-{stamp}-{token}"
 
 
-def compute_resource_limits(plan: Plan, cluster: Cluster) -> dict[str, str]:
+def compute_resource_limits(spec: JobSpec, cluster: Cluster) -> dict[str, str]:
     """Return the amount of each resource that a pod requests, by the resource's name."""
-    vendor = devices.list_vendors()[plan.device.vendor]
+    vendor = devices.list_vendors()[spec.vendor]
     # Name of the vendor's devices in Kubernetes, such as acme.com/gpu. None, as for a CPU: its
     # devices are not a resource that a pod requests.
     vendor_resource = getattr(vendor, "kubernetes_resource", None)
-    limits = {vendor_resource: str(plan.nproc)} if vendor_resource else {}
+    limits = {vendor_resource: str(spec.nproc)} if vendor_resource else {}
     limits |= cluster.kubernetes.resources
     # The cluster file may set an amount of 0, so that pods do not request the resource.
     return {name: amount for name, amount in limits.items() if amount != "0"}
 
 
-def render_manifest(plan: Plan, cluster: Cluster) -> str:
+def render_manifest(spec: JobSpec, cluster: Cluster) -> str:
     """Return the manifest of a run as YAML.
 
     Raises:
@@ -95,19 +94,19 @@ def render_manifest(plan: Plan, cluster: Cluster) -> str:
                 fix=f"remove `{key}` from `container`{rest_of_fix}",
             )
     settings = cluster.kubernetes
-    name = format_job_name(plan.run_id)
+    name = format_job_name(spec.run_id)
     master = f"{name}-node-0-0.{name}"  # name in DNS of the pod with the index 0
     # Kubernetes sets the variable in each pod to the pod's index.
-    script = render_node_script(plan, cluster, node_rank="$JOB_COMPLETION_INDEX", master=master)
+    script = render_node_script(spec, cluster, node_rank="$JOB_COMPLETION_INDEX", master=master)
     return render_template(
         "kubernetes.yaml.j2",
-        plan=plan,
+        spec=spec,
         settings=settings,
         name=name,
         image=container.image,
         labels=settings.labels | {"app.kubernetes.io/name": "trainmark", INSTANCE_LABEL: name},
-        limits=compute_resource_limits(plan, cluster),
-        limit_s=round(compute_job_limit_s(plan)),
+        limits=compute_resource_limits(spec, cluster),
+        limit_s=round(spec.engine_limit_s),
         # The cluster replaces $(NAME) in a command, and $$ by $, before a shell sees it.
         script=script.replace("$", "$$"),
     )
@@ -118,34 +117,33 @@ class Kubernetes(Launcher):
 
     programs = ("kubectl",)
 
-    def check(self, plan: Plan, cluster: Cluster) -> None:
+    def check(self, spec: JobSpec, cluster: Cluster) -> None:
         """Check that a volume contains the run directory; let the cluster check the manifest."""
-        run_dir = Path(plan.run_dir)
-        if not any(run_dir.is_relative_to(folder) for folder in cluster.kubernetes.volumes):
+        if not any(spec.run_dir.is_relative_to(folder) for folder in cluster.kubernetes.volumes):
             raise cluster.build_error(
                 "kubernetes.volumes",
-                f"no volume of the pods contains {plan.run_dir}",
+                f"no volume of the pods contains {spec.run_dir}",
                 fix="add a volume that is mounted at the same path on this machine",
             )
         with TemporaryDirectory() as temporary_folder:  # the run directory does not exist yet
             file = Path(temporary_folder) / MANIFEST
-            file.write_text(render_manifest(plan, cluster), encoding="utf-8")
+            file.write_text(render_manifest(spec, cluster), encoding="utf-8")
             _run_kubectl(cluster, "create", "-f", str(file), "--dry-run=server")
 
-    def build_command(self, plan: Plan, cluster: Cluster) -> EngineCommand:
+    def build_command(self, spec: JobSpec, cluster: Cluster) -> EngineCommand:
         """Return the ``kubectl create`` command, with the manifest as its file."""
         argv = (*_build_kubectl_command(cluster), "create", "-f", MANIFEST, "-o", "name")
         return EngineCommand(
-            argv=argv, files={MANIFEST: render_manifest(plan, cluster)}, submits=True
+            argv=argv, files={MANIFEST: render_manifest(spec, cluster)}, submits=True
         )
 
     def read_state(self, job: EngineJob) -> JobState:
         """Return the state of the JobSet and its pods."""
         # The id is what `kubectl create -o name` printed: the JobSet's kind, a slash and its name.
         kinds = f"{job.id.partition('/')[0]},pods"
-        selector = f"{INSTANCE_LABEL}={format_job_name(job.plan.run_id)}"
+        selector = f"{INSTANCE_LABEL}={format_job_name(job.spec.run_id)}"
         answer = json.loads(_run_kubectl(job.cluster, "get", kinds, "-l", selector, "-o", "json"))
-        return derive_state(answer["items"], job.plan.nnodes)
+        return derive_state(answer["items"], job.spec.nnodes)
 
     def cancel(self, job: EngineJob) -> None:
         """Delete the JobSet and its pods, which ends the run."""

@@ -29,7 +29,7 @@ from trainmark.launch.node_script import render_node_script
 
 if TYPE_CHECKING:
     from trainmark.launch.cluster import Cluster
-    from trainmark.plan.plan import Plan
+    from trainmark.launch.job_spec import JobSpec
 
 LOCAL_URL = "http://127.0.0.1:8265"  # where `ray start` puts a cluster's interface
 REQUEST_FILE = "ray.json"
@@ -53,7 +53,7 @@ class Ray(Launcher):
 
     programs = ("ray",)
 
-    def check(self, plan: Plan, cluster: Cluster) -> None:  # noqa: ARG002
+    def check(self, spec: JobSpec, cluster: Cluster) -> None:  # noqa: ARG002
         """Check that the cluster answers; the job waits later until its resources are free.
 
         Raises:
@@ -68,7 +68,7 @@ class Ray(Launcher):
             )
         _request_jobs_api(cluster)
 
-    def build_command(self, plan: Plan, cluster: Cluster) -> EngineCommand:
+    def build_command(self, spec: JobSpec, cluster: Cluster) -> EngineCommand:
         """Return the command that submits the job.
 
         The program of the job, which Ray calls its driver, is this module. It reads
@@ -78,21 +78,21 @@ class Ray(Launcher):
         # uses GPU: if Ray does not detect its devices, the user gives their number to `ray start`
         # with --num-gpus.
         # https://docs.ray.io/en/latest/ray-core/scheduling/accelerators.html
-        vendor = devices.list_vendors()[plan.device.vendor]
+        vendor = devices.list_vendors()[spec.vendor]
         device_resource = getattr(vendor, "ray_resource", "GPU")
         # What Ray reserves on each node: a core and a device for each rank, unless the cluster file
         # sets other amounts.
-        bundle = {"CPU": plan.nproc, device_resource: plan.nproc} | cluster.ray.resources
+        bundle = {"CPU": spec.nproc, device_resource: spec.nproc} | cluster.ray.resources
         # NODE_RANK, MASTER and PORT are placeholders, which `run_nodes` replaces once it knows the
         # nodes. The script has an option --port with the cluster file's port already; this one
         # comes later and therefore counts. It gives a port that is free on the first node. With
         # --heartbeat, a node ends its ranks once nothing arrives on its standard input.
         options = ("--port", PORT, "--heartbeat")
         script = render_node_script(
-            plan, cluster, node_rank=NODE_RANK, master=MASTER, options=options
+            spec, cluster, node_rank=NODE_RANK, master=MASTER, options=options
         )
         request = {
-            "nnodes": plan.nnodes,
+            "nnodes": spec.nnodes,
             # The cluster file may set an amount of 0, so that a node does not need the resource.
             "bundle": {name: amount for name, amount in bundle.items() if amount},
             # Ray sets OMP_NUM_THREADS to the bundle's number of cores; the node process divides
@@ -104,10 +104,10 @@ class Ray(Launcher):
         job_options = (
             "--no-wait",
             f"--address={cluster.ray.address or LOCAL_URL}",
-            f"--submission-id={plan.run_id}",
+            f"--submission-id={spec.run_id}",
             f"--runtime-env-json={runtime_env}",
         )
-        driver = (cluster.python, "-m", "trainmark.launch.launchers.ray", plan.run_dir)
+        driver = (cluster.python, "-m", "trainmark.launch.launchers.ray", str(spec.run_dir))
         argv = ("ray", "job", "submit", *job_options, "--", *driver)
         files = {REQUEST_FILE: json.dumps(request, indent=2)}
         return EngineCommand(argv=argv, files=files, submits=True)
@@ -118,8 +118,8 @@ class Ray(Launcher):
         The driver is the program of the job: it starts the nodes, and ``_report_phase`` writes its
         reports into the job's log.
         """
-        submission = _request_jobs_api(job.cluster, job.plan.run_id)
-        log = _request_jobs_api(job.cluster, f"{job.plan.run_id}/logs")["logs"]
+        submission = _request_jobs_api(job.cluster, job.spec.run_id)
+        log = _request_jobs_api(job.cluster, f"{job.spec.run_id}/logs")["logs"]
         status = submission["status"]
         reports = [
             line.removeprefix(STATE_PREFIX)
@@ -145,7 +145,7 @@ class Ray(Launcher):
 
     def cancel(self, job: EngineJob) -> None:
         """Have the cluster stop the driver, which ends the nodes, as ``ray job stop`` does."""
-        _request_jobs_api(job.cluster, f"{job.plan.run_id}/stop", method="POST")
+        _request_jobs_api(job.cluster, f"{job.spec.run_id}/stop", method="POST")
 
 
 def _request_jobs_api(cluster: Cluster, path: str = "", method: str = "GET") -> Any:

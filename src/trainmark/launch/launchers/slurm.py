@@ -17,7 +17,6 @@ from trainmark.launch.launchers import (
     EngineJob,
     JobState,
     Launcher,
-    compute_job_limit_s,
     render_template,
     run_program,
 )
@@ -25,7 +24,7 @@ from trainmark.launch.node_script import build_pyxis_options, render_node_script
 
 if TYPE_CHECKING:
     from trainmark.launch.cluster import Cluster
-    from trainmark.plan.plan import Plan
+    from trainmark.launch.job_spec import JobSpec
 
 SCRIPT_FILE = "job.sh"
 NODE_FILE = "node.sh"
@@ -102,12 +101,12 @@ class Slurm(Launcher):
     programs = ("sbatch", "scontrol", "scancel")
     poll_s = 5.0
 
-    def check(self, plan: Plan, cluster: Cluster) -> None:
+    def check(self, spec: JobSpec, cluster: Cluster) -> None:
         """Let sbatch test the options, without submitting."""
         try:
             # Without the job's script, which is not written yet: sbatch reads one from its input.
             run_program(
-                *self.build_command(plan, cluster).argv[:-1],
+                *self.build_command(spec, cluster).argv[:-1],
                 "--test-only",
                 input_text="#!/bin/sh\n",
             )
@@ -122,7 +121,7 @@ class Slurm(Launcher):
                 ),
             ) from fault
 
-    def build_command(self, plan: Plan, cluster: Cluster) -> EngineCommand:
+    def build_command(self, spec: JobSpec, cluster: Cluster) -> EngineCommand:
         """Return the sbatch command and its two scripts.
 
         Options are arguments, not lines of the script: ``SBATCH_`` variables cannot override them.
@@ -133,14 +132,14 @@ class Slurm(Launcher):
         # Starts the node script on each node, with the first node's address in TRAINMARK_MASTER.
         script = render_template(
             "slurm.sh.j2",
-            plan=plan,
-            container=build_pyxis_options(plan, cluster),
+            spec=spec,
+            container=build_pyxis_options(spec, cluster),
             node_file=NODE_FILE,
         )
         node = render_node_script(
-            plan, cluster, node_rank="$SLURM_NODEID", master="$TRAINMARK_MASTER"
+            spec, cluster, node_rank="$SLURM_NODEID", master="$TRAINMARK_MASTER"
         )
-        argv = ("sbatch", *_build_options(plan, cluster), SCRIPT_FILE)
+        argv = ("sbatch", *_build_options(spec, cluster), SCRIPT_FILE)
         return EngineCommand(argv=argv, files={SCRIPT_FILE: script, NODE_FILE: node}, submits=True)
 
     def read_state(self, job: EngineJob) -> JobState:
@@ -167,19 +166,19 @@ class Slurm(Launcher):
         run_program("scancel", *cluster_options, *options, number)
 
 
-def _build_options(plan: Plan, cluster: Cluster) -> list[str]:
+def _build_options(spec: JobSpec, cluster: Cluster) -> list[str]:
     """Return the options of sbatch."""
     slurm = cluster.slurm
-    nodes = str(plan.nnodes)
+    nodes = str(spec.nnodes)
     options = {
         "parsable": "true",  # sbatch prints only the job's id, which `_split_job_id` reads
-        "job-name": plan.run_id,
+        "job-name": spec.run_id,
         "nodes": nodes,
         "ntasks": nodes,
         "ntasks-per-node": "1",
         # A job that Slurm starts again would write into the same run directory as at first.
         "no-requeue": "true",
-        "chdir": plan.run_dir,
+        "chdir": str(spec.run_dir),
         "output": LOG_FILE,
     }
     conflicts = options.keys() & slurm.options.keys()
@@ -191,14 +190,14 @@ def _build_options(plan: Plan, cluster: Cluster) -> list[str]:
             fix=f"remove {min(conflicts)!r}",
         )
     # The options that follow are defaults, which the cluster file may replace.
-    options["time"] = str(math.ceil(compute_job_limit_s(plan) / 60))  # minutes
+    options["time"] = str(math.ceil(spec.engine_limit_s / 60))  # minutes
     if slurm.exclusive:
         options["exclusive"] = "true"
         if not {"mem", "mem-per-cpu", "mem-per-gpu"} & slurm.options.keys():
             options["mem"] = "0"  # all memory of the node, which --exclusive does not imply
     # An option of the cluster file may contain {nproc}, the number of ranks of each node.
     for name, value in slurm.options.items():
-        options[name] = value.replace("{nproc}", str(plan.nproc))
+        options[name] = value.replace("{nproc}", str(spec.nproc))
     # Options with the value ``true`` take none on the command line.
     return [
         f"--{name}" if value == "true" else f"--{name}={value}" for name, value in options.items()

@@ -14,7 +14,6 @@ import tarfile
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import islice
-from pathlib import Path
 from tempfile import TemporaryFile
 from typing import TYPE_CHECKING
 
@@ -33,9 +32,10 @@ from trainmark.plan.plan import PLAN_FILE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from trainmark.launch.cluster import Cluster, SshSettings
-    from trainmark.plan.plan import Plan
+    from trainmark.launch.job_spec import JobSpec
 
 SCRIPT = "ssh.sh"
 _LOST_EXIT_CODE = 255  # of ssh itself
@@ -110,14 +110,14 @@ def build_ssh_arguments(url: str, settings: SshSettings, script: str) -> list[st
     return [*options, url, shlex.join(["sh", "-c", script])]
 
 
-def locate_remote_folder(plan: Plan, cluster: Cluster) -> Path:
+def locate_remote_folder(spec: JobSpec, cluster: Cluster) -> Path:
     """Return the folder of a run on each host.
 
     Without ``ssh.run_root``, the hosts share the run directory under the same path.
     """
     if cluster.ssh.run_root is None:
-        return Path(plan.run_dir)
-    return cluster.ssh.run_root / plan.run_id
+        return spec.run_dir
+    return cluster.ssh.run_root / spec.run_id
 
 
 def summarize_ssh_output(output: str) -> str:
@@ -159,7 +159,7 @@ class Ssh(Launcher):
 
     programs = ("ssh",)
 
-    def check(self, plan: Plan, cluster: Cluster) -> None:
+    def check(self, spec: JobSpec, cluster: Cluster) -> None:
         """Check that every host can run this program.
 
         Raises:
@@ -167,34 +167,34 @@ class Ssh(Launcher):
             EnvironmentFault: a host cannot be reached, or the program does not run there.
         """
         # The run's own folder does not exist yet, so the check runs in the one above it.
-        folder = str(cluster.ssh.run_root or Path(plan.run_dir).parent)
+        folder = str(cluster.ssh.run_root or spec.run_dir.parent)
         script = render_python_script(
-            plan, cluster, ["-m", "trainmark", "--version"], folder=folder
+            spec, cluster, ["-m", "trainmark", "--version"], folder=folder
         )
-        hosts = select_hosts(cluster, nnodes=plan.nnodes)
+        hosts = select_hosts(cluster, nnodes=spec.nnodes)
         _run_on_hosts(
             hosts,
             lambda url: run_program("ssh", *build_ssh_arguments(url, cluster.ssh, script)),
             fix=f"{_FIX_OF_CONNECTION}; set `python` and `setup` in the cluster file",
         )
 
-    def build_command(self, plan: Plan, cluster: Cluster) -> EngineCommand:
+    def build_command(self, spec: JobSpec, cluster: Cluster) -> EngineCommand:
         """Return the command of a script that holds a connection to each node.
 
         Through its connection, the script starts the node's process.
         """
-        hosts = select_hosts(cluster, nnodes=plan.nnodes)
-        folder = locate_remote_folder(plan, cluster)
+        hosts = select_hosts(cluster, nnodes=spec.nnodes)
+        folder = locate_remote_folder(spec, cluster)
         write_plan = ""
         if cluster.ssh.run_root is not None:  # else the nodes share the run directory with its plan
             quoted_folder = shlex.quote(str(folder))
-            quoted_plan = shlex.quote(plan.model_dump_json())
+            quoted_plan = shlex.quote(spec.plan_json)
             write_plan = f"mkdir -p {quoted_folder}\n"
             write_plan += f"printf '%s\\n' {quoted_plan} > {quoted_folder}/{PLAN_FILE}\n"
         nodes = []
         for number, url in enumerate(hosts.values()):
             node_script = render_node_script(
-                plan,
+                spec,
                 cluster,
                 node_rank=str(number),
                 master=next(iter(hosts)),  # the host of node 0
@@ -202,7 +202,7 @@ class Ssh(Launcher):
                 options=("--heartbeat",),  # the node ends its ranks once the connection is silent
             )
             nodes.append(build_ssh_arguments(url, cluster.ssh, write_plan + node_script))
-        script = render_template("ssh.sh.j2", plan=plan, nodes=nodes)
+        script = render_template("ssh.sh.j2", spec=spec, nodes=nodes)
         return EngineCommand(argv=("bash", SCRIPT), files={SCRIPT: script})
 
     def read_state(self, job: EngineJob) -> JobState:
@@ -210,7 +210,7 @@ class Ssh(Launcher):
         state = super().read_state(job)
         folder = job.folder
         if state.phase == "running":
-            return replace(state, description=f"{job.plan.nnodes} nodes")
+            return replace(state, description=f"{job.spec.nnodes} nodes")
         lost_nodes = []
         for path in folder.glob("ssh.exit*"):  # the exit code of ssh for a node, `ssh.exit3`
             if path.read_text().strip() == str(_LOST_EXIT_CODE):  # ssh failed, not the node
@@ -235,10 +235,10 @@ class Ssh(Launcher):
         ssh = job.cluster.ssh
         if ssh.run_root is None:
             return
-        folder = str(locate_remote_folder(job.plan, job.cluster))
+        folder = str(locate_remote_folder(job.spec, job.cluster))
         # Matches the command line of the node's process, for whose end the script waits: its files
         # are complete then. The blank at the end keeps a longer folder name from matching.
-        node_pattern = re.escape(f"{job.plan.node_module} {folder} ")
+        node_pattern = re.escape(f"{job.spec.node_module} {folder} ")
         wait_and_list_large = _WAIT_AND_LIST_LARGE.format(
             node_pattern=shlex.quote(node_pattern),
             folder=shlex.quote(folder),
@@ -273,5 +273,5 @@ class Ssh(Launcher):
                         f"the files of this host cannot be unpacked: {error}"
                     ) from error
 
-        hosts = select_hosts(job.cluster, nnodes=job.plan.nnodes)
+        hosts = select_hosts(job.cluster, nnodes=job.spec.nnodes)
         _run_on_hosts(hosts, copy_files, fix=_FIX_OF_CONNECTION)
