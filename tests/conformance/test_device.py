@@ -103,16 +103,16 @@ FAULTY_VENDORS = [
     ),
     (
         {"rank_memory": lambda *_: 5},
-        "rank_memory(1) is 5, not a valid RankMemory | None: it must be of the type RankMemory",
+        "rank_memory(1) is 5, not a valid RankMemory | None: the value must be of type RankMemory",
     ),
     (
         {"refuse": lambda *_: 5},
-        "refuse(fp32) is 5, not a valid Refusal | None: it must be of the type Refusal",
+        "refuse(fp32) is 5, not a valid Refusal | None: the value must be of type Refusal",
     ),
     # A plain tuple has no fields, by whose names callers read it.
     (
         {"unusable": lambda _: ("why", "fix")},
-        "unusable() is ('why', 'fix'), not a valid Refusal | None: it must be of the type Refusal",
+        "unusable() is ('why', 'fix'), not a valid Refusal | None: the value must be of type",
     ),
     (
         {"unusable": lambda _: Refusal(why="why", fix=5)},
@@ -120,8 +120,8 @@ FAULTY_VENDORS = [
     ),
     (
         {"occupants": lambda *_: [("Good 1", "python", None, True)]},
-        "occupants(1) is [('Good 1', 'python', None, True)], not a valid list: 0: it must be of "
-        "the type Occupant",
+        "occupants(1) is [('Good 1', 'python', None, True)], not a valid list: 0: the "
+        "value must be of type Occupant",
     ),
     (
         {"visible_devices": "GOOD_DEVICES"},
@@ -140,7 +140,7 @@ FAULTY_VENDORS = [
     ),
     (
         {"monitor": lambda _: Reading({"index": 0})},
-        "{'index': 0} is not a valid DeviceSample: it must be of the type DeviceSample",
+        "{'index': 0} is not a valid DeviceSample: the value must be of type DeviceSample",
     ),
     (
         {"monitor": lambda _: Reading(WRONG_SAMPLE)},
@@ -165,7 +165,7 @@ FAULTY_DEVICES = [
     ),
     (
         {"matmul_rate": lambda *_: (1e9, 0.0)},
-        "matmul_rate(fp32) is (1000000000.0, 0.0), not a valid MatmulRate: it must be of the type",
+        "matmul_rate(fp32) is (1000000000.0, 0.0), not a valid MatmulRate: the value must be of",
     ),
 ]
 

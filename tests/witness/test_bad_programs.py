@@ -168,7 +168,7 @@ def test_python_without_the_probe_is_refused(tmp_path):
     script.chmod(0o755)
     with pytest.raises(EnvironmentFault) as fault:
         measure(tmp_path, "bad.py", launcher=(str(script),))
-    assert "cannot import the probe" in fault.value.what
+    assert "cannot import Trainmark's probe" in fault.value.what
 
 
 def test_script_whose_python_does_not_exist_is_refused(tmp_path):
@@ -179,5 +179,5 @@ def test_script_whose_python_does_not_exist_is_refused(tmp_path):
     script.chmod(0o755)
     with pytest.raises(EnvironmentFault) as fault:
         measure(tmp_path, "bad.py", launcher=(str(script),))
-    assert fault.value.what.endswith("cannot import the probe: No such file or directory")
+    assert fault.value.what.endswith("cannot import Trainmark's probe: No such file or directory")
     assert not (tmp_path / "run").exists()

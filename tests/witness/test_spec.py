@@ -185,7 +185,7 @@ def test_first_line_of_a_script_may_have_a_quotation_mark(tmp_path):
         nproc=1,
     )
     # Linux gives this Python the argument `"missing`, a file that does not exist.
-    with pytest.raises(EnvironmentFault, match="cannot import the probe") as fault:
+    with pytest.raises(EnvironmentFault, match="cannot import Trainmark's probe") as fault:
         resolve(request)
     assert '"missing' in str(fault.value)
 

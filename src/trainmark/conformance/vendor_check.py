@@ -46,7 +46,7 @@ def _require_class(expected_class: type, value: object) -> object:
     Pydantic accepts a plain tuple for a NamedTuple; but callers read its fields by name.
     """
     if not isinstance(value, expected_class):
-        raise ValueError(f"it must be of the type {expected_class.__name__}")
+        raise ValueError(f"the value must be of type {expected_class.__name__}")
     return value
 
 
@@ -95,7 +95,7 @@ def _explain_misfit(value: Any, expected_type: Any) -> str:
         rule = misfit.rule
         # ``validation`` describes documents, in which an object of a dataclass is a table of keys.
         if misfit.kind in ("dataclass_type", "dataclass_exact_type"):
-            rule = f"it must be of the type {details['ctx']['class_name']}"
+            rule = f"the value must be of type {details['ctx']['class_name']}"
         part = misfit.key.removeprefix("0").removeprefix(".")  # 0: the position in the tuple
         return f"{part}: {rule}" if part else rule
     return ""

@@ -246,7 +246,7 @@ def _check_interpreter(witness: Witness) -> None:
     reason = _find_import_error(interpreter)
     if reason is not None:
         raise EnvironmentFault(
-            f"{shlex.join(interpreter)} cannot import the probe: {reason}",
+            f"{shlex.join(interpreter)} cannot import Trainmark's probe: {reason}",
             where="the command after --",
             rule=(
                 "the probe runs inside the program, so Trainmark must be installed in the "
