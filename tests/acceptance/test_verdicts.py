@@ -620,7 +620,7 @@ def test_folder_without_a_result_is_refused(tmp_path: Path) -> None:
 TOLERANCES = {
     "en": "Tolerance: steps may be up to 3% slower; "
     "matmuls, copies and collectives may be up to 10% slower",
-    "zh": "容差：训练步最多可以慢 3%；矩阵乘、拷贝和集合通信最多可以慢 10%",
+    "zh": "容差：训练步最多可以比预期慢 3%；矩阵乘、拷贝和集合通信最多可以比预期慢 10%",
 }
 
 
