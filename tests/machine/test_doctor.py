@@ -48,7 +48,7 @@ def test_findings_have_both_languages(tmp_path):
         examine(make_machine(tmp_path), checks, lang=x).checks for x in ("en", "zh")
     )
     # A machine of ``make_machine`` has 64 GiB of memory, of which 32 are available.
-    assert english[0].what == "32.0 of 64.0 GiB of host memory are available"
+    assert english[0].what == "32.0 of 64.0 GiB of host memory is available"
     assert chinese[0].what == "可用内存 32.0 GiB，共 64.0 GiB"
 
 

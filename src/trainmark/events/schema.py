@@ -366,7 +366,8 @@ class Stop(Event, tag="stop"):
         num_ranks = sum(count_numbers(group["ranks"]) for group in self.hang)
         if num_ranks > MAX_HANGING_RANKS:
             raise ValueError(
-                f"hang lists {num_ranks:,} ranks, but at most {MAX_HANGING_RANKS:,} are allowed"
+                f"the field hang lists {num_ranks:,} ranks; "
+                f"at most {MAX_HANGING_RANKS:,} are allowed"
             )
 
 

@@ -307,7 +307,7 @@ def _make_time_condition(word: str, sign: str, value: str) -> tuple[str, list[st
         raise UsageError(
             f"{value!r} is not a date",
             where=word,
-            rule="started_utc must be a date and time, or the first part of one, such as 2026-11 "
+            rule="started_utc must be a complete or shortened date and time, such as 2026-11 "
             "or 2026-11-05T14:30",
             fix="write, for example, started_utc>=2026-11-05",
         ) from None
