@@ -13,7 +13,7 @@ from trainmark.acceptance.node_session import NodeSession, Round
 from trainmark.acceptance.tasks import RankResult
 from trainmark.acceptance.teams import TeamOutcome
 from trainmark.launch.local import Setup
-from trainmark.launch.processes import CpuUse, StopRequest
+from trainmark.launch.processes import CpuUse
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -56,8 +56,8 @@ def test_busy_machine_is_recorded_in_each_round_and_reported_once(
         make_acceptance(tmp_path),
         Setup(nproc=4, variables={}, environment={}),
         writer,
-        StopRequest(),
-        shown_lines.append,
+        poll_stop_signal=lambda: None,  # nothing asks to stop
+        show=shown_lines.append,
     )
 
     session.run([Round(phase="devices", number=number, teams=[(0,)]) for number in range(2)])

@@ -164,7 +164,13 @@ def measure(
         refuse_unusable_network(setup.variables, vendor, world_size=num_devices, master=LOOPBACK)
         writer = EvidenceWriter(acceptance.folder, acceptance.node)
         write_joined_event(writer, acceptance, setup)
-        session = NodeSession(acceptance, setup, writer, stop, show)
+        session = NodeSession(
+            acceptance,
+            setup,
+            writer,
+            poll_stop_signal=lambda: stop.signal_name,
+            show=show,
+        )
         session.run(acceptance.rounds)
         # Planned only now: it reads what the rounds before have measured.
         session.run(_plan_confirming_rounds(acceptance))

@@ -69,30 +69,20 @@ _POLL_S = 0.5
 _EXIT_CANNOT_TAKE_PART = 2
 
 
-class _HeartbeatStop:
-    """A stop request that is also set if standard input is silent: then the launcher is gone.
+def _poll_stop_signal(stop: StopRequest, heartbeat: HeartbeatReader | None) -> str | None:
+    """Note SIGHUP in ``stop`` if the launcher is gone; return the name of the noted signal.
+
+    A launcher that is gone counts as a closed terminal, which sends SIGHUP. The signal stays noted,
+    even if the launcher is heard again. None: nothing asks to stop.
 
     Args:
-        stop: set by signals.
-        launcher_sends_beats: to standard input; else only signals count.
+        stop: holds the first signal that asked to stop.
+        heartbeat: reads what the launcher writes to standard input; None: it writes nothing, and
+            only signals count.
     """
-
-    def __init__(self, stop: StopRequest, *, launcher_sends_beats: bool) -> None:
-        self._stop = stop
-        self._heartbeat = HeartbeatReader() if launcher_sends_beats else None
-
-    @property
-    def signal_name(self) -> str | None:
-        """Name of the signal that asks to stop; None before one came.
-
-        If the launcher is gone, it is set to ``SIGHUP``.
-        """
-        # The heartbeat is what the launcher writes to standard input; None: it writes nothing.
-        is_stopped = self._stop.signal_name is not None
-        if not is_stopped and self._heartbeat is not None and self._heartbeat.is_lost():
-            # As if the launcher's terminal had closed.
-            self._stop.signal_name = "SIGHUP"
-        return self._stop.signal_name
+    if stop.signal_name is None and heartbeat is not None and heartbeat.is_lost():
+        stop.signal_name = "SIGHUP"
+    return stop.signal_name
 
 
 class Agent:
@@ -133,7 +123,7 @@ class Agent:
 
     def _is_stopped(self) -> bool:
         """Tell whether a signal asks to stop."""
-        return self._local.stop.signal_name is not None
+        return self._local.poll_stop_signal() is not None
 
     def _measure_pairs(self) -> None:
         """Measure the rounds of pairs, then again the pairs by which nodes or links look slow."""
@@ -486,15 +476,16 @@ def _measure_node(opened: OpenedSession, options: argparse.Namespace) -> None:
     )
     data = locate_data(node_rank, plan, options.data)
     with note_stop_signals() as stop, prepare_rank_setup(plan, plan.nproc) as setup:
+        heartbeat = HeartbeatReader() if options.heartbeat else None
         # Also stops if the launcher, which writes beats to standard input, falls silent.
-        heartbeat_stop = _HeartbeatStop(stop, launcher_sends_beats=options.heartbeat)
+        poll_stop_signal = partial(_poll_stop_signal, stop, heartbeat)
         setup.variables[DATA_VARIABLE] = str(data)  # ranks read the folder of the data from it
         address = find_address(node_rank, options.master, options.port)
         write_joined_event(writer, acceptance, setup, node_rank=node_rank, address=address)
-        local = NodeSession(acceptance, setup, writer, heartbeat_stop, _show)
+        local = NodeSession(acceptance, setup, writer, poll_stop_signal, _show)
         with Heartbeat(writer):  # writes beats to this node's evidence, so that others see it lives
             Agent(opened, local, node_rank).run()
-        writer.write(Left, signal=heartbeat_stop.signal_name)
+        writer.write(Left, signal=poll_stop_signal())
 
 
 def _choose_node_name(opened: OpenedSession, node_rank: int) -> str:

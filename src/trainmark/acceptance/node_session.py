@@ -6,7 +6,7 @@ import re
 import secrets
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from trainmark import devices
 from trainmark.acceptance.evidence import (
@@ -40,14 +40,6 @@ if TYPE_CHECKING:
 CONTROL_STEPS = 6  # of a training that is done twice and compared bit by bit
 WINDOWS = 10  # timed pieces of a training
 MIN_DEVICES_FOR_PAIRS = 3  # of one machine; two form one pair, which is compared with no other
-
-
-class StopSource(Protocol):
-    """Tells whether a signal asks to stop; see ``processes.StopRequest``."""
-
-    @property
-    def signal_name(self) -> str | None:
-        """Name of the signal; None before one came."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -272,14 +264,15 @@ class NodeSession:
         acceptance: the acceptance test, with the names of the devices of this machine.
         setup: what ranks are started with.
         writer: writes the evidence of this node.
-        stop: the measurement ends as soon as it holds a signal.
+        poll_stop_signal: called several times a second while this machine measures. It looks for a
+            signal that asks to stop, and returns its name; None: the measurement goes on.
         show: called with the progress, in words.
     """
 
     acceptance: Acceptance
     setup: Setup
     writer: EvidenceWriter
-    stop: StopSource
+    poll_stop_signal: Callable[[], str | None]
     show: Callable[[str], None]
 
     def run(self, rounds: Sequence[Round]) -> None:
@@ -294,7 +287,7 @@ class NodeSession:
         )
         has_warned = False
         for planned_round in missing_rounds:
-            if self.stop.signal_name is not None:
+            if self.poll_stop_signal() is not None:
                 return
             self.show(progress.begin_round())
             teams = [
@@ -329,7 +322,7 @@ class NodeSession:
                 self.setup,
                 log=log,
                 deadline_s=self.acceptance.request.deadline,
-                is_stopped=lambda: self.stop.signal_name is not None,
+                is_stopped=lambda: self.poll_stop_signal() is not None,
             )
         # All ranks of the round have ended, so that they do not count as others.
         others_cpu_share = cpu_use_before.compute_others_share(CpuUse.read())
