@@ -153,11 +153,10 @@ def run_checked_entries(
 ) -> list[SeriesEntry]:
     """Run checked entries with the fake launcher; ``other``: other arguments of ``run_entries``.
 
-    The entries are changed in place, and returned: each then has its state and its records.
+    The returned entries have the state in which they ended, and their records.
     """
     arguments = {"launch": launcher, "report": launcher.messages.append} | other
-    series.run_entries(entries, launcher.stop, **arguments)
-    return entries
+    return series.run_entries(entries, launcher.stop, **arguments)
 
 
 def check_plan_text(folder: Path, text: str, **choices: Any) -> list[SeriesEntry]:
@@ -291,7 +290,7 @@ def test_finished_launches_of_a_series_are_kept_and_only_missing_ones_run(
     assert [record.plan.repeat_index for record in second_outcome.records] == [1, 2, 3]
     runs = tmp_path / "runs/plan"
     assert second_outcome.folders == [runs / "a/r1", runs / "a-2/r2", runs / "a-2/r3"]
-    assert second_outcome.earlier_failures == [runs / "a/r2", runs / "a/r3"]
+    assert second_outcome.earlier_failures == (runs / "a/r2", runs / "a/r3")
     assert len({record.run_id for record in second_outcome.records}) == 3
     assert (tmp_path / "runs/plan/a/r1/record.json").read_bytes() == record_bytes
 
@@ -401,7 +400,7 @@ def test_submitted_job_is_awaited_and_its_launch_kept(
     assert attached == [folder]
     assert launcher.launched == ["a-2/r2"]
     assert launcher.messages[0] == f"a: {folder} is a submitted job: waiting"
-    assert (outcome.state, outcome.folders[0], outcome.earlier_failures) == ("passed", folder, [])
+    assert (outcome.state, outcome.folders[0], outcome.earlier_failures) == ("passed", folder, ())
 
 
 @pytest.mark.parametrize(
@@ -534,17 +533,17 @@ runs:
         # for a confidence interval (it needs five), then eight. A second folder r2 is invented.
         replace(
             set_rates(few, [510.0, 512.0, 511.0]),
-            earlier_failures=[current_folder / "runs/plan/few/r2"],
+            earlier_failures=(current_folder / "runs/plan/few/r2",),
         ),
         set_rates(many, [500.0 + rate for rate in (3, 1, 4, 1, 5, 9, 2, 6)]),
         *others,
     ]
-    # Paths of the golden file are relative; a run that was skipped has no folder.
-    outcomes = [
-        replace(outcome, run_dir=outcome.run_dir and outcome.run_dir.relative_to(current_folder))
-        for outcome in outcomes
-    ]
-    table = build_series_table(outcomes, width=110)
+
+    def format_path(path: Path) -> str:
+        """Return a path as the golden file has it: relative to the current folder."""
+        return str(path.relative_to(current_folder))
+
+    table = build_series_table(outcomes, format_path=format_path, width=110)
     check_golden("plan_summary.txt", f"{table}\nexit code {choose_exit_code(outcomes)}\n")
 
 

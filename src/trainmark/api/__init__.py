@@ -88,8 +88,8 @@ def run(
     # word fails before planning: the programs are selected again for the launches of its entries.
     followers = select_followers(request.follow)
     if is_plan_file(case):
-        _, entries = plan_entries(request, show_remark=warn)
-        run_entries(entries, quiet=quiet, show_remark=warn, deliver=True)
+        _, planned_entries = plan_entries(request, show_remark=warn)
+        entries = run_entries(planned_entries, quiet=quiet, show_remark=warn, deliver=True)
         results = Records()
         for entry in entries:
             # "skipped": this machine cannot run it. "left": a stop signal came before its last

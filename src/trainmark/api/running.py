@@ -288,8 +288,8 @@ def plan_entries(
 
 def run_entries(
     entries: Sequence[SeriesEntry], *, quiet: bool, show_remark: ShowRemark, deliver: bool = False
-) -> None:
-    """Do the missing launches of the entries of a plan file, and write their pages.
+) -> list[SeriesEntry]:
+    """Do the missing launches of a plan file and write their pages; return the entries as they end.
 
     Args:
         quiet: show no progress.
@@ -304,16 +304,17 @@ def run_entries(
                 plan, cluster, label, stop, quiet=quiet, show_remark=show_remark, follow=targets
             )
 
-        series.run_entries(
+        concluded = series.run_entries(
             entries,
             stop,
             launch=launch,
             report=_ignore if quiet else end_line,  # prints a line in place of the progress
         )
-        for entry in entries:
+        for entry in concluded:
             folder = entry.run_dir
             if folder is not None:  # the entry has a new or an earlier attempt
                 write_pages_safely(folder, write_entry_pages, entry, show_remark=show_remark)
+    return concluded
 
 
 def submit_run(plan: Plan, cluster: Cluster) -> str:

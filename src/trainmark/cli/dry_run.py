@@ -10,7 +10,14 @@ import typer
 from pydantic_core import to_jsonable_python
 
 from trainmark import cases, devices
-from trainmark.cli.output import format_count, print_json, print_lines, print_text, shorten_path
+from trainmark.cli.output import (
+    format_count,
+    format_path,
+    print_json,
+    print_lines,
+    print_text,
+    shorten_path,
+)
 from trainmark.launch import series
 from trainmark.launch.local import build_rank_command
 from trainmark.launch.submission import build_command
@@ -110,7 +117,7 @@ def describe_plan(plan: Plan) -> Iterator[tuple[str, str]]:
     yield "time", _describe_time(plan)
     if plan.repeat_count > 1:
         yield "launches", f"{plan.repeat_count}, one after another"
-    yield "folder", str(shorten_path(Path(plan.run_dir)))
+    yield "folder", format_path(Path(plan.run_dir))
 
 
 def _describe_case(plan: Plan) -> Iterator[tuple[str, str]]:
@@ -280,11 +287,12 @@ def print_series_dry_run(
     """
     planned = list_planned_launches(entries)
     if as_json:
-        document = to_series_json(entries, name=name, exit_code=exit_code)
+        document = to_series_json(entries, name=name, exit_code=exit_code, format_path=format_path)
         order = [launch._asdict() | {"run_dir": str(launch.run_dir)} for launch in planned]
         print_json(document | {"launches_to_do": order})
         return
-    typer.echo(build_series_table(entries))  # its text is escaped already
+    # Its text is escaped already.
+    typer.echo(build_series_table(entries, format_path=format_path))
     if planned:
         typer.echo(f"\n{show([_build_order_table(planned)])}")
     print_lines([f"launches to do: {len(planned)}{_format_total_time(planned)}"])

@@ -9,6 +9,7 @@ import typer
 from trainmark.cli.options import Json, complete_with
 from trainmark.cli.output import (
     format_count,
+    format_path,
     print_json,
     print_remark,
     print_text,
@@ -78,7 +79,7 @@ def follow(
 def _build_document(following: Following) -> dict[str, str | int | bool | None]:
     """Return for JSON how much of a run a program received."""
     return {
-        "run_dir": str(shorten_path(following.run_dir)),
+        "run_dir": format_path(following.run_dir),
         "to": str(following.target),
         "steps": following.num_steps,
         "points": following.num_points,

@@ -213,3 +213,8 @@ def shorten_path(path: Path) -> Path:
     """Return ``path`` relative to the current directory, if it is below it."""
     current = Path.cwd()
     return path.relative_to(current) if path.is_relative_to(current) else path
+
+
+def format_path(path: Path) -> str:
+    """Return ``path`` as text, relative to the current directory if it is below it."""
+    return str(shorten_path(path))

@@ -11,6 +11,7 @@ import typer
 
 from trainmark.cli.options import Assignments, Json, Lang, Quiet, add_model_options, complete_with
 from trainmark.cli.output import (
+    format_path,
     print_json,
     print_lines,
     print_remark,
@@ -248,7 +249,7 @@ def _submit(plan: Plan, cluster: Cluster, *, as_json: bool) -> None:
     from trainmark.api.running import submit_run
 
     job_id = submit_run(plan, cluster)
-    folder = str(shorten_path(Path(plan.run_dir)))
+    folder = format_path(Path(plan.run_dir))
     if as_json:
         print_json({"job": job_id, "run_dir": folder})
     else:
@@ -355,11 +356,7 @@ def _run_plan_file(
     show_remark = partial(print_remark, lang=lang)
     file, entries = plan_entries(request, show_remark=show_remark, dry_run=dry_run)
     if not dry_run:
-        run_entries(entries, quiet=quiet, show_remark=show_remark)
-    for entry in entries:  # paths are printed relative to the current folder
-        # None: an entry without a folder, for example one that this machine cannot run.
-        if entry.run_dir is not None:
-            entry.run_dir = shorten_path(entry.run_dir)
+        entries = run_entries(entries, quiet=quiet, show_remark=show_remark)
     code = series.choose_exit_code(entries)
     # A finished launch whose record contradicts its events is a failure, although its entry is
     # `finished`. A dry run only prints what would start.
@@ -383,6 +380,7 @@ def _print_series(
     from trainmark.pages.results import build_series_table, to_series_json
 
     if as_json:
-        print_json(to_series_json(entries, name=name, exit_code=exit_code))
+        print_json(to_series_json(entries, name=name, exit_code=exit_code, format_path=format_path))
     else:
-        typer.echo(build_series_table(entries))  # its text is escaped already
+        # Its text is escaped already.
+        typer.echo(build_series_table(entries, format_path=format_path))

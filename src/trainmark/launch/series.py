@@ -14,7 +14,7 @@ attempts.
 from __future__ import annotations
 
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -45,7 +45,7 @@ from trainmark.record.verify import check_record
 from trainmark.record.work import describe_planned_work, find_differences
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from trainmark.launch.processes import StopRequest
     from trainmark.plan.plan_file import Entry, PlanFile
@@ -53,9 +53,11 @@ if TYPE_CHECKING:
 EntryState = Literal["passed", "finished", "failed", "skipped", "left", "to run"]
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SeriesEntry:
     """A checked entry of a plan file and the launches that it already has.
+
+    ``check_entries`` returns it before the series, ``run_entries`` a new one after it.
 
     Args:
         plan: the resolved plan, with the folder of a first attempt; None: this machine cannot run
@@ -80,9 +82,9 @@ class SeriesEntry:
     state: EntryState = "to run"
     reason: str | None = None
     run_dir: Path | None = None
-    ended: dict[int, tuple[Path, Record]] = field(default_factory=dict)
-    missing: list[Plan] = field(default_factory=list)
-    earlier_failures: list[Path] = field(default_factory=list)
+    ended: Mapping[int, tuple[Path, Record]] = field(default_factory=dict)
+    missing: tuple[Plan, ...] = ()
+    earlier_failures: tuple[Path, ...] = ()
     follow: list[str] = field(default_factory=list)
 
     @property
@@ -114,84 +116,6 @@ class SeriesEntry:
             return None
         verb = "does not match its" if len(runs) == 1 else "do not match their"
         return f"{', '.join(runs)} {verb} raw events"
-
-    def scan(self) -> None:
-        """Read the folders of all attempts; set which launches have ended and which are missing.
-
-        Each call that runs the entry's launches is an attempt, with a numbered folder of its own.
-        If launches are missing, the state becomes ``to run``, and they get the folder of the next
-        attempt. Otherwise it becomes ``finished``, with the folder of the newest attempt in use.
-        A launch is not missing if an attempt has a record of it that passed, of the work that is
-        planned now.
-        """
-        assert self.plan is not None, "a skipped entry has no folders"
-        base = Path(self.plan.run_dir).parent  # the folder of all attempts
-        planned_work = _describe_work(self.plan)
-        attempts = _find_attempts(base, self.name)
-        self.run_dir = base / format_attempt_name(self.name, max(attempts, default=0) + 1)
-        # Records by folder. An earlier scan has checked them against their events; they never
-        # change, so that they are not checked again.
-        checked_records = dict(self.ended.values())
-        self.ended = {}
-        self.missing = []
-        self.earlier_failures = []
-        last_used_attempt = 0  # number of the newest attempt from which a record is used
-        for launch in list_launches(self.plan.model_copy(update={"run_dir": str(self.run_dir)})):
-            # The subfolder is r1, r2 …; that of a single launch is the attempt's folder itself.
-            subfolder = Path(launch.run_dir).relative_to(self.run_dir)
-            for attempt in sorted(attempts, reverse=True):  # the newest that passed counts
-                folder = attempts[attempt] / subfolder
-                earlier = _read_launch(folder)
-                if earlier is None or find_differences(planned_work, earlier.work):
-                    continue  # nothing readable, or another work than is planned now
-                # Those that did not pass are listed from all attempts, also if the launch passed in
-                # a newer one: pages report each of them. A launch without a record still runs, or
-                # was killed with its launcher. It is listed, too.
-                if earlier.record is None or not earlier.record.passed:
-                    self.earlier_failures.append(folder)
-                elif launch.repeat_index not in self.ended:
-                    record = checked_records.get(folder)
-                    if record is None:
-                        record = check_record(earlier.record, folder)
-                    self.ended[launch.repeat_index] = folder, record
-                    last_used_attempt = max(last_used_attempt, attempt)
-            if launch.repeat_index not in self.ended:
-                self.missing.append(launch)
-        if self.missing:
-            self.state = "to run"
-            self.reason = self.plan.case_key  # what would run
-        else:
-            self.run_dir = attempts[last_used_attempt]
-            self.state = "finished"
-            self.reason = self.contradiction  # a warning; None: the records match their events
-
-    def conclude(self, fault: str | None) -> None:
-        """Set the state that the entry ends with, once nothing more is launched.
-
-        Args:
-            fault: why a launch of the entry could not begin; None: no launch failed to begin.
-        """
-        if self.state != "to run":  # it is skipped or finished: nothing of it was launched
-            return
-        failure = fault
-        # A launch that has not passed ended before any fault: after a launch that could not begin,
-        # no further launch of the entry is started. The earlier of both reasons is named.
-        for record in self.records:
-            if not record.passed:
-                failure = _explain_failure(record)
-                break
-        if failure is not None:
-            self.state = "failed"
-            self.reason = failure
-        elif len(self.ended) == self.num_launches:
-            self.state = "passed"
-            self.reason = None
-        else:  # a stop signal has ended the series
-            self.state = "left"
-            self.reason = f"stopped after {len(self.ended)} of {self.num_launches} launches"
-            # Stopped before the first launch of the attempt: nothing was written.
-            if self.run_dir is not None and not self.run_dir.exists():
-                self.run_dir = None
 
 
 def choose_exit_code(entries: Iterable[SeriesEntry]) -> int:
@@ -326,8 +250,66 @@ def _check_entry(entry: Entry, cluster: Cluster, *, dry_run: bool) -> SeriesEntr
         cluster=cluster,
         follow=entry.follow or [],  # programs, such as wandb, to which progress is handed
     )
-    planned_entry.scan()
-    return planned_entry
+    return _scan_attempts(planned_entry)
+
+
+def _scan_attempts(entry: SeriesEntry) -> SeriesEntry:
+    """Return the entry with the launches that have ended and those that are missing.
+
+    They are read from the folders of all attempts. Each call that runs the entry's launches is an
+    attempt, with a numbered folder of its own. If launches are missing, the state is ``to run``,
+    and they get the folder of the next attempt. Otherwise it is ``finished``, with the folder of
+    the newest attempt in use. A launch is not missing if an attempt has a record of it that passed,
+    of the work that is planned now.
+
+    An entry without a plan, which this machine cannot run, is returned as it is.
+    """
+    if entry.plan is None:
+        return entry
+    base = Path(entry.plan.run_dir).parent  # the folder of all attempts
+    planned_work = _describe_work(entry.plan)
+    attempts = _find_attempts(base, entry.name)
+    next_dir = base / format_attempt_name(entry.name, max(attempts, default=0) + 1)
+    # Records by folder. An earlier scan has checked them against their events; they never change,
+    # so that they are not checked again.
+    checked_records = dict(entry.ended.values())
+    ended: dict[int, tuple[Path, Record]] = {}
+    missing: list[Plan] = []
+    earlier_failures: list[Path] = []
+    last_used_attempt = 0  # number of the newest attempt from which a record is used
+    for launch in list_launches(entry.plan.model_copy(update={"run_dir": str(next_dir)})):
+        # The subfolder is r1, r2 …; that of a single launch is the attempt's folder itself.
+        subfolder = Path(launch.run_dir).relative_to(next_dir)
+        for attempt in sorted(attempts, reverse=True):  # the newest that passed counts
+            folder = attempts[attempt] / subfolder
+            earlier = _read_launch(folder)
+            if earlier is None or find_differences(planned_work, earlier.work):
+                continue  # nothing readable, or another work than is planned now
+            # Those that did not pass are listed from all attempts, also if the launch passed in a
+            # newer one: pages report each of them. A launch without a record still runs, or was
+            # killed with its launcher. It is listed, too.
+            if earlier.record is None or not earlier.record.passed:
+                earlier_failures.append(folder)
+            elif launch.repeat_index not in ended:
+                record = checked_records.get(folder)
+                if record is None:
+                    record = check_record(earlier.record, folder)
+                ended[launch.repeat_index] = folder, record
+                last_used_attempt = max(last_used_attempt, attempt)
+        if launch.repeat_index not in ended:
+            missing.append(launch)
+    scanned = replace(
+        entry, ended=ended, missing=tuple(missing), earlier_failures=tuple(earlier_failures)
+    )
+    if missing:
+        # The reason is what would run.
+        return replace(scanned, state="to run", reason=entry.plan.case_key, run_dir=next_dir)
+    return replace(
+        scanned,
+        state="finished",
+        reason=scanned.contradiction,  # a warning; None: the records match their events
+        run_dir=attempts[last_used_attempt],
+    )
 
 
 def order_launches(entries: Sequence[SeriesEntry]) -> list[tuple[SeriesEntry, Plan]]:
@@ -353,8 +335,8 @@ def run_entries(
     *,
     launch: Callable[[Plan, Cluster, str, list[str]], Record],
     report: Callable[[str], None],
-) -> None:
-    """Do all missing launches, and set in every entry how it ended.
+) -> list[SeriesEntry]:
+    """Do all missing launches; return the entries as they ended, in the same order.
 
     A launch is missing if no earlier call made a record of it that passed. After a launch that
     reached its time limit, the other launches of its entry are skipped: they would also time out.
@@ -382,14 +364,33 @@ def run_entries(
             stack.enter_context(_lock_folder(entries))
             for entry in entries:
                 _finish_earlier_launches(entry, stop, report)
+            # Launches of which there are records now may no longer be missing.
+            entries = [_scan_attempts(entry) for entry in entries]
         for entry in entries:
             if not entry.missing:
                 report(f"{labels[entry.name]}: {entry.state}")
-        faults = _launch_missing(entries, labels, stop, launch=launch, report=report)
-    for entry in entries:
-        entry.conclude(faults.get(entry.name))
+        results = _launch_missing(entries, labels, stop, launch=launch, report=report)
+    concluded = [
+        _conclude_entry(entry, results.ended[entry.name], results.faults.get(entry.name))
+        for entry in entries
+    ]
+    for entry in concluded:
         if entry.state == "left":
             report(f"{labels[entry.name]}: left")
+    return concluded
+
+
+class _LaunchResults(NamedTuple):
+    """How the missing launches of all entries ended, by the entry's name.
+
+    Args:
+        ended: folder and record of the launches that have ended, by the launch's number; empty for
+            an entry of which none has.
+        faults: why a launch of the entry could not begin; an entry without a fault has none.
+    """
+
+    ended: dict[str, dict[int, tuple[Path, Record]]]
+    faults: dict[str, str]
 
 
 def _launch_missing(
@@ -399,8 +400,8 @@ def _launch_missing(
     *,
     launch: Callable[[Plan, Cluster, str, list[str]], Record],
     report: Callable[[str], None],
-) -> dict[str, str]:
-    """Do the missing launches; return why a launch could not begin, by the entry's name.
+) -> _LaunchResults:
+    """Do the missing launches; return their records, and why a launch could not begin.
 
     Args:
         labels: label of each entry in messages, by the entry's name.
@@ -410,32 +411,65 @@ def _launch_missing(
             progress is handed (the entry's ``follow``).
         report: called with a line for each launch that cannot begin.
     """
-    faults: dict[str, str] = {}
+    results = _LaunchResults(ended={entry.name: {} for entry in entries}, faults={})
     timed_out: set[str] = set()
     for entry, plan in order_launches(entries):
         if stop.signal_name is not None:
             break
         # After such an end of one launch, the entry's others would not begin either, or would also
         # time out.
-        if entry.name in faults or entry.name in timed_out:
+        if entry.name in results.faults or entry.name in timed_out:
             continue
         label = labels[entry.name]
         try:
             record = launch(plan, entry.cluster, label, entry.follow)
         except (TrainmarkError, OSError) as fault:
             report(f"{label}: failed: {fault}")
-            faults[entry.name] = " ".join(str(fault).split())
+            results.faults[entry.name] = " ".join(str(fault).split())
             continue
-        entry.ended[plan.repeat_index] = Path(plan.run_dir), record
+        results.ended[entry.name][plan.repeat_index] = Path(plan.run_dir), record
         if record.status == "timed_out":
             timed_out.add(entry.name)
-    return faults
+    return results
+
+
+def _conclude_entry(
+    entry: SeriesEntry, ended: Mapping[int, tuple[Path, Record]], fault: str | None
+) -> SeriesEntry:
+    """Return the entry with the state that it ends with, once nothing more is launched.
+
+    Args:
+        ended: folder and record of the launches of this call that have ended, by the launch's
+            number.
+        fault: why a launch of the entry could not begin; None: no launch failed to begin.
+    """
+    if entry.state != "to run":  # it is skipped or finished: nothing of it was launched
+        return entry
+    concluded = replace(entry, ended={**entry.ended, **ended})
+    failure = fault
+    # A launch that has not passed ended before any fault: after a launch that could not begin, no
+    # further launch of the entry is started. The earlier of both reasons is named.
+    for record in concluded.records:
+        if not record.passed:
+            failure = _explain_failure(record)
+            break
+    if failure is not None:
+        return replace(concluded, state="failed", reason=failure)
+    num_ended = len(concluded.ended)
+    if num_ended == entry.num_launches:
+        return replace(concluded, state="passed", reason=None)
+    # Otherwise a stop signal has ended the series.
+    run_dir = entry.run_dir
+    if run_dir is not None and not run_dir.exists():
+        run_dir = None  # stopped before the first launch of the attempt: nothing was written
+    reason = f"stopped after {num_ended} of {entry.num_launches} launches"
+    return replace(concluded, state="left", reason=reason, run_dir=run_dir)
 
 
 def _finish_earlier_launches(
     entry: SeriesEntry, stop: StopRequest, report: Callable[[str], None]
 ) -> None:
-    """Make the records of launches that earlier calls did not finish, then scan the entry again.
+    """Make the records of launches that earlier calls did not finish.
 
     An earlier call may have been killed during a launch. If that launch is a job of an engine such
     as Slurm, it is still running, and this function waits for it.
@@ -445,8 +479,6 @@ def _finish_earlier_launches(
         report: called with a line about each job that is waited for, and each launch of which no
             record can be made.
     """
-    if entry.plan is None:  # the entry could not be planned, so it was never launched
-        return
     # These launches did not pass or have no record. ``complete_records`` writes the records that
     # are missing, and leaves the others as they are.
     for folder in entry.earlier_failures:
@@ -459,7 +491,6 @@ def _finish_earlier_launches(
             complete_records(folder)
         except TrainmarkError as fault:  # for example, the launch was killed before it began
             report(f"{entry.name}: {fault}")
-    entry.scan()
 
 
 @contextmanager

@@ -30,7 +30,8 @@ from trainmark.record.work import find_differing_settings
 from trainmark.results.store.query import Listing
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from pathlib import Path
 
     from trainmark.launch.series import SeriesEntry
     from trainmark.record.record import Record
@@ -305,7 +306,12 @@ def _format_place(entry: Row | Unread) -> str:
     return f"{entry.file}:{entry.line}" if entry.line else entry.file
 
 
-def build_series_table(entries: Sequence[SeriesEntry], *, width: int = 0) -> str:
+def build_series_table(
+    entries: Sequence[SeriesEntry],
+    *,
+    format_path: Callable[[Path], str] = str,
+    width: int = 0,
+) -> str:
     """Return a table with a row for each entry of a plan file, then remarks and folders.
 
     An entry is a run that the file asks for, with one or several launches. Settings in which the
@@ -317,6 +323,7 @@ def build_series_table(entries: Sequence[SeriesEntry], *, width: int = 0) -> str
     Args:
         entries: each with its state, such as "passed", the reason for the state, the records of
             launches that ended, and the folder ``run_dir``; None: it has no folder.
+        format_path: returns the text in which the path of a folder is shown.
         width: of the screen, in columns; 0: of the terminal.
     """
     remarks: dict[str, list[str]] = {}  # names of the entries, by the remark
@@ -344,7 +351,7 @@ def build_series_table(entries: Sequence[SeriesEntry], *, width: int = 0) -> str
     ]
     for entry in entries:
         if entry.run_dir is not None:
-            blocks.append(Code(f"{entry.name}: {entry.run_dir}"))
+            blocks.append(Code(f"{entry.name}: {format_path(entry.run_dir)}"))
     if all(entry.state == "skipped" for entry in entries):
         blocks.append(Paragraph("nothing ran: this machine cannot run any run of the plan"))
     return terminal.show(blocks, width=width)
@@ -454,7 +461,13 @@ def build_launch_table(records: Iterable[Record]) -> Table:
     return build_table(heads, rows)
 
 
-def to_series_json(entries: Sequence[SeriesEntry], *, name: str, exit_code: int) -> dict[str, Any]:
+def to_series_json(
+    entries: Sequence[SeriesEntry],
+    *,
+    name: str,
+    exit_code: int,
+    format_path: Callable[[Path], str] = str,
+) -> dict[str, Any]:
     """Return how each entry of a plan file ended, as one JSON document.
 
     It has no figures: those are in the records of the runs.
@@ -466,13 +479,14 @@ def to_series_json(entries: Sequence[SeriesEntry], *, name: str, exit_code: int)
             ``run_dir`` is the folder of its newest attempt; None: it has none.
         name: of the plan, as the plan file states it.
         exit_code: of the command that ran the entries.
+        format_path: returns the text in which the path of a folder is shown.
     """
     runs = [
         {
             "name": entry.name,
             "status": entry.state,
             "reason": entry.reason,
-            "run_dir": None if entry.run_dir is None else str(entry.run_dir),
+            "run_dir": None if entry.run_dir is None else format_path(entry.run_dir),
             "launches": entry.num_launches,
             "run_ids": [record.run_id for record in entry.records],
             "statuses": [record.status for record in entry.records],
