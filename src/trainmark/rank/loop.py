@@ -26,7 +26,7 @@ from trainmark.rank.counting import (
 from trainmark.rank.scores import summarize_scores
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Mapping
+    from collections.abc import Callable, Generator, Mapping, Sequence
 
     from trainmark.protocols import Batch, Device, Evaluation, Job
     from trainmark.rank.parameters import ParameterCheck
@@ -184,7 +184,8 @@ class MeasuredLoop:
         begin: progress of the checkpoint from which training continues; zeros without one.
         save: called with the progress before each window; saves a checkpoint if one is due.
         check_agreement: refuses an evaluation whose quality differs from that of rank 0.
-        trained_keys: keys of some rows of training, which evaluations are compared with.
+        trained_keys: keys of some rows of training, which evaluations are compared with. What reads
+            the batches adds them, so that an evaluation has those of the rows read before it.
 
     Attributes:
         outcome: steps and epochs that this launch has trained so far, and what it reached.
@@ -209,7 +210,7 @@ class MeasuredLoop:
     begin: Progress = field(default_factory=Progress)
     save: Callable[[Progress], None] = lambda _: None
     check_agreement: Callable[[Evaluation], None] = lambda _: None
-    trained_keys: list[int] = field(default_factory=list)
+    trained_keys: Sequence[int] = ()
     outcome: LoopResult = field(default_factory=LoopResult)
     _samples_of_all_ranks: int = field(default=0, init=False)
     _evaluate_at: float = field(default=math.inf, init=False)

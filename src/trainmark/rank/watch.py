@@ -13,7 +13,7 @@ from torch.utils.flop_counter import flop_registry
 from trainmark.recipe import AUTOCAST
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
 _aten = torch.ops.aten
 
@@ -134,7 +134,7 @@ class StepWatch(TorchDispatchMode):
                 self.flag_values.setdefault(name, set()).add(value)
         return out
 
-    def list_changes(self, flags: dict[str, Any], precision: str) -> list[str]:
+    def list_changes(self, flags: Mapping[str, Any], precision: str) -> list[str]:
         """Return how the matmuls of the step differ from the ``flags`` that were set.
 
         The flag of autocast is not compared, because autocast leaves some matmuls in float32 and is

@@ -28,15 +28,17 @@ from trainmark.rank.parent import PARENT_VARIABLE, die_with_parent
 from trainmark.rank.process_group import join_ranks, leave_ranks
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from trainmark.plan.plan import Plan
     from trainmark.protocols import Device, Job, JobContext, MatmulRate, Vendor
+    from trainmark.rank.loop import LoopResult
     from trainmark.rank.parameters import ParameterCheck
     from trainmark.rank.replay import WindowReplay
     from trainmark.rank.watch import StepWatch
     from trainmark.recipe import Recipe
     from trainmark.train.checkpoints import Checkpoints
+    from trainmark.train.trained_rows import TrainedRows
 
 clock = time.perf_counter_ns  # of all times that a rank reports
 # The first matrix of an adapter has a zero gradient until the second matrix is no longer 0. That
@@ -53,21 +55,11 @@ class RankReporter:
     Attributes:
         events: writes the event file.
         place: the current span or phase.
-        torch_flags: flags of torch that decide the precision, after the precision was set.
-        row_digests: digest of the first row of each batch of the first epoch, up to a limit; by
-            these the record finds rows that come twice.
-        trained_keys: keys (see ``evaluation.compute_row_keys``) of some rows of the first epoch, by
-            which evaluations are searched for trained rows.
-        evaluation_unchecked: the job does not tell which rows it scored.
     """
 
     def __init__(self, run_dir: Path, rank: int) -> None:
         self.events = EventWriter(run_dir / name_rank_file(rank), clock)
         self.place = "start"  # where the rank is, for the report of an error
-        self.torch_flags: dict[str, Any] = {}  # of precision, after the precision was set
-        self.row_digests: list[int] = []  # of rows of the first epoch, to find rows that come twice
-        self.trained_keys: list[int] = []  # of rows of training, to find those that are evaluated
-        self.evaluation_unchecked = False  # whether the job does not tell which rows it scored
 
     def enter(self, place: str) -> None:
         """Note where the rank is, for the report of an error."""
@@ -129,6 +121,7 @@ class _RankSetup(NamedTuple):
     device: Device
     barrier: Callable[[], None]  # waits for all ranks
     precision_flags: Mapping[str, Any]  # what the device has set for the recipe's precision
+    torch_flags: Mapping[str, Any]  # torch's own flags of precision, after the device has set them
 
 
 class _PreparedRank(NamedTuple):
@@ -139,6 +132,16 @@ class _PreparedRank(NamedTuple):
     job: Job
     checkpoints: Checkpoints
     barrier: Callable[[], None]  # waits for all ranks
+    torch_flags: Mapping[str, Any]  # torch's flags of precision before the job was built
+
+
+class _TrainedRank(NamedTuple):
+    """What the measured loop leaves to report."""
+
+    outcome: LoopResult
+    parameters: ParameterCheck
+    first_step_watch: StepWatch  # what was counted in the first step
+    trained_rows: TrainedRows  # notes about rows of the first epoch
 
 
 def run_rank(reporter: RankReporter, run_dir: Path, number: int, local_rank: int) -> None:
@@ -148,13 +151,12 @@ def run_rank(reporter: RankReporter, run_dir: Path, number: int, local_rank: int
         local_rank: number of the rank on its node.
     """
     prepared = _prepare_rank(reporter, run_dir, number, local_rank)
-    # The check of the parameters, and what was counted in the first step.
-    parameters, first_step_watch = _run_loop(reporter, prepared)
+    trained_rank = _run_loop(reporter, prepared)
     if hasattr(prepared.job, "save"):  # a job need not have it; it saves what was trained
         with reporter.emit_span("checkpoint"):
             prepared.job.save(run_dir / ARTIFACTS_DIR)
             prepared.barrier()  # the first rank writes; the others wait in the same span
-    _report_results(reporter, prepared, parameters, first_step_watch)
+    _report_results(reporter, prepared, trained_rank)
     with reporter.emit_span("finish"):
         if prepared.plan.world_size > 1:
             leave_ranks()
@@ -174,7 +176,7 @@ def _prepare_rank(
         from trainmark.plan.plan import CHECKPOINTS_DIR
         from trainmark.train.checkpoints import Checkpoints
 
-        setup = _open_device(reporter, run_dir, local_rank)
+        setup = _open_device(run_dir, local_rank)
         plan = setup.plan
         job_module = cases.import_part(plan.case, "job")
     with reporter.emit_span("preflight"):
@@ -199,10 +201,10 @@ def _prepare_rank(
         precision_flags=setup.precision_flags,
         collective=collective,
     )
-    return _PreparedRank(plan, context, job, checkpoints, setup.barrier)
+    return _PreparedRank(plan, context, job, checkpoints, setup.barrier, setup.torch_flags)
 
 
-def _open_device(reporter: RankReporter, run_dir: Path, local_rank: int) -> _RankSetup:
+def _open_device(run_dir: Path, local_rank: int) -> _RankSetup:
     """Read the plan, open the device in the recipe's precision, and join the other ranks.
 
     Args:
@@ -226,9 +228,9 @@ def _open_device(reporter: RankReporter, run_dir: Path, local_rank: int) -> _Ran
     # What the vendor's code has set, such as ``autocast``.
     precision_flags = device.set_precision(recipe.precision)
     # What torch itself reports now; ``_report_results`` compares it with that after training.
-    reporter.torch_flags = read_precision_flags(device.torch_type)
+    torch_flags = read_precision_flags(device.torch_type)
     torch.manual_seed(recipe.seed)
-    return _RankSetup(plan, recipe, vendor, device, barrier, precision_flags)
+    return _RankSetup(plan, recipe, vendor, device, barrier, precision_flags, torch_flags)
 
 
 def _check_ranks(
@@ -309,28 +311,40 @@ def _emit_facts(
     )
 
 
-def _run_loop(reporter: RankReporter, prepared: _PreparedRank) -> tuple[ParameterCheck, StepWatch]:
-    """Run the measured loop; return the check of its parameters and the watch of its first window.
+def _run_loop(reporter: RankReporter, prepared: _PreparedRank) -> _TrainedRank:
+    """Run the measured loop; return what it leaves to report.
 
-    The check compares the parameters before and after windows: they must change by training alone.
-    The watch counts the FLOPs of matmuls, and notes the precision in which they ran.
+    The check of the parameters compares them before and after windows: they must change by training
+    alone. The watch of the first window, which has one step, counts the FLOPs of matmuls, and notes
+    the precision in which they ran.
     """
     from trainmark.rank.agreement import refuse_other_quality
     from trainmark.rank.loop import MeasuredLoop, Schedule
     from trainmark.rank.watch import StepWatch
     from trainmark.train.parallel import count_compiled_graphs
+    from trainmark.train.read_ahead import iterate_batches
+    from trainmark.train.trained_rows import TrainedRows
 
-    plan, context, job, checkpoints, barrier = prepared
+    plan, context, job, checkpoints, barrier, _torch_flags = prepared
     recipe = context.recipe
     device = context.device
     with reporter.emit_span("check"):
         trained = job.trained_parameters()
         parameters = _start_parameter_check(job, trained)
+    # The thread that reads batches notes rows here; by their keys the loop finds trained rows among
+    # those of an evaluation.
+    trained_rows = TrainedRows()
     first_step_watch = StepWatch(partial(read_precision_flags, device.torch_type))
     outcome = MeasuredLoop(
         job=job,
-        open_batches=_make_batch_opener(reporter, job, context),
-        trained_keys=reporter.trained_keys,
+        open_batches=partial(
+            iterate_batches,
+            job,
+            device,
+            depth=recipe.read_ahead_batches,
+            note_batch=trained_rows.note_batch,
+        ),
+        trained_keys=trained_rows.keys,
         check_agreement=partial(refuse_other_quality, context.world_size),
         schedule=Schedule.from_recipe(recipe, plan.target, earlier_steps=checkpoints.begin.steps),
         begin=checkpoints.begin,
@@ -348,30 +362,9 @@ def _run_loop(reporter: RankReporter, prepared: _PreparedRank) -> tuple[Paramete
         # The watch would change what torch compiles.
         first_window=nullcontext() if recipe.compile else first_step_watch,
     ).run()
-    # Whether an evaluation did not tell which rows it scored.
-    reporter.evaluation_unchecked = outcome.evaluation_unchecked
     checkpoints.close()  # waits until the last one is saved
     parameters.gradients.close()  # removes its hook on optimizer steps
-    return parameters, first_step_watch
-
-
-def _make_batch_opener(
-    reporter: RankReporter, job: Job, context: JobContext
-) -> Callable[[int], Generator[Any, None, None]]:
-    """Return the function that yields the batches of the epoch whose number it is given."""
-    from trainmark.train.read_ahead import iterate_batches
-
-    return partial(
-        iterate_batches,
-        job,
-        context.device,
-        depth=context.recipe.read_ahead_batches,
-        # Lists to which ``iterate_batches`` appends digests and keys of trained rows. By the
-        # digests the record finds rows that were read twice; by the keys the loop finds trained
-        # rows among those of an evaluation.
-        row_digests=reporter.row_digests,
-        keys=reporter.trained_keys,
-    )
+    return _TrainedRank(outcome, parameters, first_step_watch, trained_rows)
 
 
 def _start_parameter_check(job: Job, trained: Mapping[str, Any]) -> ParameterCheck:
@@ -421,10 +414,7 @@ def _make_replay(job: Any, context: JobContext, trained: Mapping[str, Any]) -> W
 
 
 def _report_results(
-    reporter: RankReporter,
-    prepared: _PreparedRank,
-    parameters: ParameterCheck,
-    first_step_watch: StepWatch,
+    reporter: RankReporter, prepared: _PreparedRank, trained_rank: _TrainedRank
 ) -> None:
     """Emit, after training, the checks of the parameters and the results of the rank.
 
@@ -432,22 +422,23 @@ def _report_results(
     """
     job = prepared.job
     device = prepared.context.device
+    first_step_watch = trained_rank.first_step_watch
     precision = prepared.context.recipe.precision
     # The job may have changed flags of torch after the device had set them.
     current_flags = read_precision_flags(device.torch_type)
     precision_changes = [
         f"{name}: {value} -> {current_flags[name]}"
-        for name, value in reporter.torch_flags.items()
+        for name, value in prepared.torch_flags.items()
         if current_flags[name] != value
     ]
-    precision_changes += first_step_watch.list_changes(reporter.torch_flags, precision)
+    precision_changes += first_step_watch.list_changes(prepared.torch_flags, precision)
     # The calls of the job are timed apart from the check of the parameters, which comes after them
     # to detect changes by any of them. What follows the check is timed as ``finish`` again.
     with reporter.emit_span("finish"):
         facts = dict(job.facts())
         updates = job.updates()  # number of steps that should have changed parameters
     with reporter.emit_span("check"):
-        reporter.events.emit("parameters", updates=updates, **parameters.end())
+        reporter.events.emit("parameters", updates=updates, **trained_rank.parameters.end())
     with reporter.emit_span("finish"):
         memory = device.memory()
         reporter.events.emit(
@@ -455,9 +446,10 @@ def _report_results(
             job=facts,
             allocator_peak_bytes=memory.allocator_peak_bytes,
             used_bytes=memory.used_bytes,
-            rows=reporter.row_digests,  # of rows of the first epoch, to find repeated ones
+            # Of rows of the first epoch, to find repeated ones.
+            rows=trained_rank.trained_rows.digests,
             # Whether an evaluation did not tell which rows it scored.
-            evaluation_unchecked=reporter.evaluation_unchecked,
+            evaluation_unchecked=trained_rank.outcome.evaluation_unchecked,
             precision_changed=precision_changes,
             flops_counted=sum(first_step_watch.flops.values()) or None,  # None: not watched
             attention=sorted(first_step_watch.attention),

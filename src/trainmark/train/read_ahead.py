@@ -12,13 +12,11 @@ from contextlib import closing, nullcontext
 from dataclasses import fields, is_dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar, cast
-from zlib import crc32
 
-from torch import Tensor, contiguous_format, uint8
+from torch import Tensor
 
 from trainmark.errors import UsageError
 from trainmark.protocols import Batch
-from trainmark.train.evaluation import compute_row_keys, count_rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator
@@ -27,9 +25,6 @@ if TYPE_CHECKING:
 
 Value = TypeVar("Value")
 THREAD_NAME = "read-ahead"
-MAX_ROWS = 256  # of a rank whose digests are noted
-MAX_TRAINED_KEYS = 4 * MAX_ROWS  # of rows of training, with which evaluations are compared
-_KEYS_PER_BATCH = 4
 _END: Any = object()  # what the thread returns after the last value
 
 
@@ -39,74 +34,18 @@ def iterate_batches(
     epoch: int,
     *,
     depth: int,
-    row_digests: list[int] | None = None,
-    keys: list[int] | None = None,
+    note_batch: Callable[[Batch], None] | None = None,
 ) -> Generator[Batch, None, None]:
     """Yield the batches of ``epoch`` on the device; a thread reads them ahead.
-
-    Digests and keys are noted only in the first epoch. Later epochs train the same rows again,
-    which is no fault.
 
     Args:
         depth: maximum number of batches that are ready or being read while the caller uses one; 0:
             no thread, each batch is read when it is needed.
-        row_digests: list to which a digest of each batch's first row is appended. By these digests
-            the checks of a record find rows that come more than once.
-        keys: list to which the keys of some rows are appended, by which evaluations are searched
-            for trained rows. A key is a number that equal rows share.
+        note_batch: called with each batch of the first epoch, on the host, when it is read. It is
+            not called in later epochs, which train the same rows again.
     """
-
-    def note_batch(batch: Batch) -> None:
-        """Append the digest of the batch and its keys to the two lists, if wanted."""
-        if row_digests is not None:
-            _note_row(row_digests, batch)
-        if keys is not None:
-            _note_keys(keys, batch)
-
-    is_noted = epoch == 0 and (row_digests is not None or keys is not None)
-    inspect = note_batch if is_noted else None
+    inspect = note_batch if epoch == 0 else None
     return read_ahead(job.batches(epoch), device, depth=depth, inspect=inspect)
-
-
-def _note_row(row_digests: list[int], batch: Batch) -> None:
-    """Append to ``row_digests`` a digest of the first row of a batch.
-
-    With the digests, the checks of a record find rows that are trained more than once. Batches that
-    count no samples are left out, because they repeat rows without a fault: they hold a filler row,
-    or another rank counts the samples of the same rows. After ``MAX_ROWS`` digests nothing is
-    appended.
-    """
-    if not batch.counts.samples or len(row_digests) >= MAX_ROWS:
-        return
-    row_digests.append(0)  # the crc32 of nothing, to which ``add_to_digest`` adds the row's tensors
-
-    def add_to_digest(tensor: Tensor) -> Tensor:
-        """Add the tensor's first row to the last digest; return the tensor unchanged."""
-        first_row = tensor[:1] if tensor.dim() else tensor.reshape(1)
-        # A copy, because a tensor with one row may count as contiguous with any stride, which
-        # ``view`` refuses.
-        dense = first_row.clone(memory_format=contiguous_format)
-        row_digests[-1] = crc32(dense.flatten().view(uint8).numpy().tobytes(), row_digests[-1])
-        return tensor
-
-    map_tensors(batch.tensors, add_to_digest)  # called for its effect on ``row_digests``
-
-
-def _note_keys(keys: list[int], batch: Batch) -> None:
-    """Append to ``keys`` the keys of the first rows of a batch.
-
-    A key is a number computed from a row, so that equal rows have equal keys. With the keys,
-    evaluations are searched for rows that were trained. Nothing is appended if the batch counts no
-    samples, if its tensors do not have one row for each sample, or if ``keys`` already has
-    ``MAX_TRAINED_KEYS``.
-    """
-    samples = batch.counts.samples
-    if not samples or len(keys) >= MAX_TRAINED_KEYS:
-        return
-    # ``identity`` has a row for each sample if ``tensors`` do not.
-    tensors = batch.tensors if batch.identity is None else batch.identity
-    if count_rows(tensors) == samples:
-        keys += compute_row_keys(tensors, min(samples, _KEYS_PER_BATCH)).tolist()
 
 
 def read_ahead(
