@@ -554,13 +554,15 @@ def test_two_rounds_that_show_a_noise_are_not_called_too_few_to_estimate_it() ->
         AloneTime(1, "b", 1.0),
     ]
 
-    verdicts.judge_times(
-        assessment,
-        {STEP: Times(alone=alone, pairs=[])},
+    times = {STEP: Times(alone=alone, pairs=[])}
+    judgements = verdicts.judge_times(
+        assessment.product_of_member,
+        times,
         [("a", "b")],  # the groups of devices that are compared: here one
         worse_by=0.03,
         rates_worse_by=0.1,
     )
+    verdicts.note_times(assessment, times, judgements)
 
     (quantity,) = assessment.quantities
     assert quantity.noise is not None

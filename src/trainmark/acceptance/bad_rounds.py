@@ -38,19 +38,13 @@ class _BadRound:
     quantity: str | None = None
 
 
-def note_bad_rounds(
-    assessment: Assessment, evidence: Evidence, member_of: dict[str, str]
-) -> list[str]:
+def note_bad_rounds(assessment: Assessment, evidence: Evidence, member_of: dict[str, str]) -> None:
     """Add findings for rounds that failed, or whose results were wrong.
 
     Args:
         assessment: gets the findings.
         evidence: the results and failures of all rounds.
         member_of: the member to which each device and node belongs: itself, or its node.
-
-    Returns:
-        The rounds that failed and what was reported of each, in words; also those that a signal
-        stopped, or to which a node did not come.
     """
     bad_rounds = [*_list_wrong_results(evidence), *_list_failed_rounds(evidence)]
     for bad_round in bad_rounds:
@@ -65,6 +59,13 @@ def note_bad_rounds(
     bad_pair_rounds = [bad_round for bad_round in bad_rounds if bad_round.phase == "pairs"]
     _blame_bad_pairs(assessment, evidence, bad_pair_rounds)
     _blame_whole_machine(assessment, bad_rounds)
+
+
+def describe_failed_rounds(evidence: Evidence) -> list[str]:
+    """Return the rounds that failed and what was reported of each, in words.
+
+    Rounds that a signal stopped, or to which a node did not come, are among them.
+    """
     return [
         f"{phase}, round {number + 1}, {_format_members(members)}: {failure.error}"
         for (phase, number, members), failure in evidence.failures.items()

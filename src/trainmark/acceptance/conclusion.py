@@ -11,15 +11,20 @@ from typing import TYPE_CHECKING, Literal
 
 from trainmark import __version__
 from trainmark.acceptance.assessment import Assessment
-from trainmark.acceptance.bad_rounds import note_bad_rounds
+from trainmark.acceptance.bad_rounds import describe_failed_rounds, note_bad_rounds
 from trainmark.acceptance.baseline import load_baselines
 from trainmark.acceptance.evidence import Evidence
 from trainmark.acceptance.measurement import describe_measurement
 from trainmark.acceptance.result import AcceptanceResult, Finding, PeerGroup
 from trainmark.acceptance.tasks import STEP
 from trainmark.acceptance.times import collect_times
-from trainmark.acceptance.verdicts import judge_bits, judge_times
-from trainmark.acceptance.wholes import judge_wholes
+from trainmark.acceptance.verdicts import (
+    judge_bits,
+    judge_times,
+    list_pairs_to_measure_again,
+    note_times,
+)
+from trainmark.acceptance.wholes import note_wholes, search_wholes
 from trainmark.launch.launchers import read_log_end
 
 if TYPE_CHECKING:
@@ -75,21 +80,23 @@ def conclude_devices(acceptance: Acceptance, *, interrupted: str | None) -> Conc
     assessment = Assessment(product_of_member=product_of_device)  # gets all findings on the devices
     # Earlier times with which devices are compared; None: with the other devices of their group.
     baselines = load_baselines(acceptance.folder)
-    pairs_again = judge_times(
-        assessment,
-        collect_times(evidence, alone_phase="devices"),
+    times = collect_times(evidence, alone_phase="devices")
+    judgements = judge_times(
+        product_of_device,
+        times,
         peer_groups,
         worse_by=acceptance.request.worse_by,
         rates_worse_by=acceptance.request.rates_worse_by,
         find_baseline=None if baselines is None else partial(baselines.find, "devices"),
     )
+    note_times(assessment, times, judgements)
     # The member to which each device belongs. With several nodes it is the node; here it is the
     # device itself.
     member_of = {name: name for name in product_of_device}
     # The same training must give the same numbers, bit by bit, on all devices of a peer group.
     judge_bits(assessment, evidence, member_of, [set(names) for names in peer_groups])
     # Rounds that failed, or whose results were wrong, also lead to findings.
-    not_measured = note_bad_rounds(assessment, evidence, member_of)
+    note_bad_rounds(assessment, evidence, member_of)
     result = _make_result(
         acceptance,
         assessment,
@@ -101,10 +108,9 @@ def conclude_devices(acceptance: Acceptance, *, interrupted: str | None) -> Conc
             for product, names in names_by_product.items()
         ),
         baselines=baselines,
-        not_measured=not_measured,
         interrupted=interrupted,
     )
-    return Conclusion(result=result, pairs_again=pairs_again)
+    return Conclusion(result=result, pairs_again=list_pairs_to_measure_again(judgements))
 
 
 def _map_devices_to_products(acceptance: Acceptance, evidence: Evidence) -> dict[str, str]:
@@ -150,27 +156,29 @@ def conclude_nodes(opened: OpenedSession, *, interrupted: str | None) -> Conclus
     baselines = load_baselines(opened.folder)
     # The product of a node is that of its first device.
     assessment = Assessment(product_of_member={joined.node: joined.products[0] for joined in nodes})
-    pairs_again = judge_times(
-        assessment,
+    judgements = judge_times(
+        assessment.product_of_member,
         times,
         node_names_by_group,
         worse_by=request.worse_by,
         rates_worse_by=request.rates_worse_by,
         find_baseline=None if baselines is None else partial(baselines.find, "nodes"),
     )
+    note_times(assessment, times, judgements)
     _judge_devices(assessment, evidence, peer_groups, baselines, request)
     devices_by_group = [set(_list_devices(group)) for group in peer_groups]
     # The same training must give the same numbers, bit by bit, on all devices of a peer group.
     judge_bits(assessment, evidence, _map_devices_to_nodes(nodes), devices_by_group)
-    not_measured = _note_failures(assessment, evidence, opened, nodes)
+    _note_failures(assessment, evidence, opened, nodes)
     # A whole is the training of all nodes of a peer group together. If it is slow, sets of these
     # nodes are to be measured, to find the groups of nodes that are slow only with others. This
     # follows all other findings, because nodes that fail already take no part.
     sets_to_measure: list[NodeSet] = []
     if "groups" in request.chosen_phases and STEP in times:
-        sets_to_measure = judge_wholes(
-            assessment, evidence, times[STEP], node_names_by_group, request
-        )
+        searches = search_wholes(assessment, evidence, times[STEP], node_names_by_group, request)
+        note_wholes(assessment, searches)
+        for _num_members, search in searches:
+            sets_to_measure += search.to_measure
     result = _make_result(
         opened,
         assessment,
@@ -178,10 +186,13 @@ def conclude_nodes(opened: OpenedSession, *, interrupted: str | None) -> Conclus
         unit="node",
         peer_groups=_describe_groups(peer_groups),
         baselines=baselines,
-        not_measured=not_measured,
         interrupted=interrupted,
     )
-    return Conclusion(result=result, pairs_again=pairs_again, sets_to_measure=sets_to_measure)
+    return Conclusion(
+        result=result,
+        pairs_again=list_pairs_to_measure_again(judgements),
+        sets_to_measure=sets_to_measure,
+    )
 
 
 def _make_result(
@@ -192,7 +203,6 @@ def _make_result(
     unit: Literal["device", "node"],
     peer_groups: tuple[PeerGroup, ...],
     baselines: Baselines | None,
-    not_measured: list[str],
     interrupted: str | None,
 ) -> AcceptanceResult:
     """Return the result of an acceptance, as its file has it.
@@ -204,7 +214,6 @@ def _make_result(
         unit: what the members are.
         peer_groups: the members that were compared with each other.
         baselines: earlier times that members were compared with; None: with their peers.
-        not_measured: rounds that failed, in words.
         interrupted: name of the signal that ended the measurement; None: no signal did.
     """
     phases = acceptance.request.chosen_phases
@@ -225,7 +234,7 @@ def _make_result(
         wholes=tuple(assessment.wholes),
         peer_groups=peer_groups,
         baseline=None if baselines is None else baselines.source,
-        not_measured=tuple(not_measured),
+        not_measured=tuple(describe_failed_rounds(evidence)),
         interrupted=interrupted,
     )
 
@@ -306,22 +315,22 @@ def _judge_devices(
     """
     node_of_device = _map_devices_to_nodes(chain.from_iterable(groups))
     # A node has one product here, that of its first device. All its devices count as of this one.
-    device_assessment = Assessment(
-        product_of_member={
-            device: assessment.product_of_member[node] for device, node in node_of_device.items()
-        }
-    )
-    # It returns the pairs to measure again. They are not used: only pairs of nodes are measured
-    # again. ``worse_by`` is the allowed slowdown of the step, ``rates_worse_by`` that of others:
-    # a matmul, a copy or a collective.
-    judge_times(
-        device_assessment,
-        collect_times(evidence, alone_phase="devices"),
+    product_of_device = {
+        device: assessment.product_of_member[node] for device, node in node_of_device.items()
+    }
+    times = collect_times(evidence, alone_phase="devices")
+    # ``worse_by`` is the allowed slowdown of the step, ``rates_worse_by`` that of others: a matmul,
+    # a copy or a collective.
+    judgements = judge_times(
+        product_of_device,
+        times,
         [_list_devices(group) for group in groups],
         worse_by=request.worse_by,
         rates_worse_by=request.rates_worse_by,
         find_baseline=None if baselines is None else partial(baselines.find, "devices"),
     )
+    device_assessment = Assessment(product_of_member=product_of_device)
+    note_times(device_assessment, times, judgements)
     for device, findings in device_assessment.findings.items():
         for finding in findings:
             # The finding is the node's. Findings on times have no text yet, so that it can say
@@ -332,7 +341,7 @@ def _judge_devices(
 
 def _note_failures(
     assessment: Assessment, evidence: Evidence, opened: OpenedSession, nodes: Sequence[Joined]
-) -> list[str]:
+) -> None:
     """Add findings for rounds that failed, for wrong results, and for nodes that are lost.
 
     Args:
@@ -340,15 +349,11 @@ def _note_failures(
         evidence: the results and failures of all rounds.
         opened: the session, which names the nodes that were to join.
         nodes: what each node wrote when it joined: its name, and the names of its devices.
-
-    Returns:
-        The rounds that failed and what was reported of each, in words.
     """
     # A team of a round consists of devices or of nodes. A fault of a device is one of its node.
     node_of_name = _map_devices_to_nodes(nodes) | {joined.node: joined.node for joined in nodes}
-    not_measured = note_bad_rounds(assessment, evidence, node_of_name)
+    note_bad_rounds(assessment, evidence, node_of_name)
     _note_absent(assessment, evidence, opened)
-    return not_measured
 
 
 def _note_absent(assessment: Assessment, evidence: Evidence, opened: OpenedSession) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from math import isfinite
 from statistics import median
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -22,7 +22,7 @@ from trainmark.acceptance.result import Bits, Finding, Interval, Link, Quantity
 from trainmark.acceptance.tasks import STEP
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from trainmark.acceptance.assessment import Assessment
     from trainmark.acceptance.evidence import Evidence
@@ -46,22 +46,35 @@ _DECISIONS: dict[Verdict, Decision] = {
 }
 
 
+class TimeJudgement(NamedTuple):
+    """What the times of one quantity show of the members of one peer group and of their links.
+
+    Args:
+        names: of the members, in the order of their numbers in the judgement.
+        max_slowdown: slowdown up to which a member passes.
+        judgement: None: the group has one member and no baseline, so that there is nothing to
+            compare with.
+    """
+
+    quantity: str
+    names: Sequence[str]
+    max_slowdown: float
+    judgement: Judgement | None
+
+
 def judge_times(
-    assessment: Assessment,
+    product_of_member: Mapping[str, str],
     times: dict[str, Times],
     groups: Sequence[Sequence[str]],
     *,
     worse_by: float,
     rates_worse_by: float,
     find_baseline: FindBaseline | None = None,
-) -> list[tuple[str, str]]:
+) -> list[TimeJudgement]:
     """Judge every quantity within each peer group, which is members of the same product.
 
-    Only the training step decides whether a member is undecided: other quantities can only make
-    it fail.
-
     Args:
-        assessment: gets the findings, intervals and doubts.
+        product_of_member: product of each member by its name.
         times: of members alone and of pairs, by the name of the quantity; ``STEP`` is the training
             step.
         groups: names of the members of each peer group.
@@ -70,11 +83,10 @@ def judge_times(
         find_baseline: returns the baseline of a product and a quantity; None: there is none.
 
     Returns:
-        The pairs that are to be measured again; a pair that is to be measured several times is
-        listed as often.
+        A judgement of each quantity and group, in this order. A group of which a quantity was not
+        measured has none of it.
     """
-    _note_step_times(assessment, times)
-    pairs_again: Counter[tuple[str, str]] = Counter()
+    judgements = []
     for quantity, quantity_times in sorted(times.items()):
         max_slowdown = worse_by if quantity == STEP else rates_worse_by
         for names in groups:
@@ -82,10 +94,9 @@ def judge_times(
             baseline = None
             if find_baseline is not None:
                 # Any member stands for its group: peers have the same product.
-                baseline = find_baseline(assessment.product_of_member[names[0]], quantity)
+                baseline = find_baseline(product_of_member[names[0]], quantity)
             if len(names) < 2 and baseline is None:  # there is nothing to compare with
-                if quantity == STEP:
-                    assessment.doubts[names[0]] = DoubtOfMember("no_peers")
+                judgements.append(TimeJudgement(quantity, names, max_slowdown, judgement=None))
                 continue
             if len(measured.alone_s) + len(measured.pair_s) == 0:  # members stay `not_measured`
                 continue
@@ -96,26 +107,48 @@ def judge_times(
                 error_rate=ERROR_RATE / (len(times) * len(groups)),
                 baseline=baseline,
             )
+            judgements.append(TimeJudgement(quantity, names, max_slowdown, judgement))
+    return judgements
+
+
+def note_times(
+    assessment: Assessment, times: dict[str, Times], judgements: Iterable[TimeJudgement]
+) -> None:
+    """Add what the times show of the members and their links.
+
+    Only the training step decides whether a member is undecided: other quantities can only make
+    it fail.
+
+    Args:
+        assessment: gets the findings, intervals and doubts.
+        times: of members alone and of pairs, by the name of the quantity; ``STEP`` is the training
+            step.
+        judgements: of these times.
+    """
+    _note_step_times(assessment, times)
+    for quantity, names, max_slowdown, judgement in judgements:
+        if judgement is not None:
             _note_members(assessment, judgement, names, quantity)
             _note_links(assessment, judgement, names, quantity)
             assessment.quantities.append(_describe_quantity(quantity, max_slowdown, judgement))
-            # Of the numbers that two quantities ask for, the larger one (``|=``), not the sum: one
-            # round measures all quantities.
-            pairs_again |= _count_pairs_to_measure_again(judgement, names)
-    return list(pairs_again.elements())
+        elif quantity == STEP:
+            assessment.doubts[names[0]] = DoubtOfMember("no_peers")
 
 
-def _count_pairs_to_measure_again(
-    judgement: Judgement, names: Sequence[str]
-) -> Counter[tuple[str, str]]:
-    """Return how many times each pair of members is to be measured again.
+def list_pairs_to_measure_again(judgements: Iterable[TimeJudgement]) -> list[tuple[str, str]]:
+    """Return the pairs of members that are to be measured again.
 
-    Args:
-        judgement: the verdicts on the members and their links.
-        names: of the members, in the order of their numbers in the judgement.
+    A pair that is to be measured several times is listed as often.
     """
-    pairs = choose_pairs_to_measure_again(judgement)
-    return Counter((names[first], names[second]) for first, second in pairs)
+    num_measurements: Counter[tuple[str, str]] = Counter()  # by the names of the pair
+    for _quantity, names, _max_slowdown, judgement in judgements:
+        if judgement is None:
+            continue
+        pairs = choose_pairs_to_measure_again(judgement)
+        # Of the numbers that two quantities ask for, the larger one (``|=``), not the sum: one
+        # round measures all quantities.
+        num_measurements |= Counter((names[first], names[second]) for first, second in pairs)
+    return list(num_measurements.elements())
 
 
 def _note_step_times(assessment: Assessment, times: dict[str, Times]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from trainmark.acceptance.groups import SetTimes, fit_step_time_model, search_groups
 from trainmark.acceptance.result import Finding, Interval, Whole
@@ -11,7 +11,7 @@ from trainmark.acceptance.tasks import STEP
 from trainmark.acceptance.times import find_slowest_rank_s
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from trainmark.acceptance.assessment import Assessment
     from trainmark.acceptance.evidence import Evidence
@@ -21,20 +21,32 @@ if TYPE_CHECKING:
     from trainmark.acceptance.times import Times
 
 
-def judge_wholes(
+class WholeSearch(NamedTuple):
+    """The search for slow groups among nodes of a peer group, the whole.
+
+    Args:
+        num_members: number of these nodes.
+        search: what the search has found so far.
+    """
+
+    num_members: int
+    search: GroupSearch
+
+
+def search_wholes(
     assessment: Assessment,
     evidence: Evidence,
     times: Times,
     peer_groups: Sequence[Sequence[str]],
     request: AcceptRequest,
-) -> list[NodeSet]:
-    """Judge the nodes of each peer group in one training of them all, which is called a whole.
+) -> list[WholeSearch]:
+    """Search the nodes of each peer group for groups of nodes that are slow only with others.
 
-    If a whole is slow, its subsets are searched for groups of nodes that are slow only together
-    with others. Nodes that fail already take no part.
+    The training of all nodes of a peer group together is called a whole. If it is slow, its subsets
+    are searched. Nodes that fail already take no part.
 
     Args:
-        assessment: gets the state of each whole, and the findings of the members of slow groups.
+        assessment: has the findings about the nodes so far, and the noise of their times.
         evidence: has the times of the node sets that were measured so far.
         times: step times of nodes alone and in pairs, from which those of larger sets are
             predicted.
@@ -42,10 +54,11 @@ def judge_wholes(
         request: has the allowed slowdown, and how often each node set is measured.
 
     Returns:
-        Disjoint node sets that are to be measured next.
+        A search for each peer group of which enough was measured. The node sets that the searches
+        need next, ``to_measure``, are disjoint.
     """
     measured = collect_set_times(evidence)
-    to_measure: list[NodeSet] = []
+    searches = []
     for names in peer_groups:
         passing = [name for name in names if not assessment.findings.get(name)]
         model = _fit_model(assessment, times, passing)
@@ -54,15 +67,20 @@ def judge_wholes(
         search = search_groups(
             passing, model, measured, repeats=request.repeats, worse_by=request.worse_by
         )
-        to_measure += search.to_measure
+        searches.append(WholeSearch(num_members=len(passing), search=search))
+    return searches
+
+
+def note_wholes(assessment: Assessment, searches: Iterable[WholeSearch]) -> None:
+    """Add the state of each whole, and findings for the members of slow groups."""
+    for num_members, search in searches:
         # ``search.whole`` is how much slower the training of all nodes was than predicted; None: it
         # was not measured, or not often enough yet. Such a whole is left out with two outcomes:
         # ``unfinished``, and ``as_predicted``, which then means that so few nodes are not searched.
         if search.whole is not None or search.outcome not in ("as_predicted", "unfinished"):
-            assessment.wholes.append(_make_whole(search, len(passing)))
+            assessment.wholes.append(_make_whole(search, num_members))
         for group in search.groups:
             _add_findings(assessment, group)
-    return to_measure
 
 
 def collect_set_times(evidence: Evidence) -> SetTimes:
