@@ -43,7 +43,7 @@ from trainmark.acceptance.tasks import RankTask
 from trainmark.acceptance.teams import Team
 from trainmark.documents import write_atomically
 from trainmark.errors import escape_controls
-from trainmark.launch.node import HeartbeatReader, locate_data
+from trainmark.launch.node import HeartbeatReader, locate_data, poll_stop_signal
 from trainmark.launch.processes import note_stop_signals
 from trainmark.rank.contract import DATA_VARIABLE
 
@@ -52,7 +52,6 @@ if TYPE_CHECKING:
 
     from trainmark.acceptance.evidence import Phase
     from trainmark.acceptance.session import OpenedSession
-    from trainmark.launch.processes import StopRequest
 
     NodeRanks = Sequence[int]  # the nodes of a team; its first node is the one with the lowest rank
     NodeRound = Sequence[NodeRanks]  # the teams of a round
@@ -67,22 +66,6 @@ _PAIRS_END = "pairs end"  # names of barriers
 _CONFIRMING_PAIRS_END = "pairs-again end"
 _POLL_S = 0.5
 _EXIT_CANNOT_TAKE_PART = 2
-
-
-def _poll_stop_signal(stop: StopRequest, heartbeat: HeartbeatReader | None) -> str | None:
-    """Note SIGHUP in ``stop`` if the launcher is gone; return the name of the noted signal.
-
-    A launcher that is gone counts as a closed terminal, which sends SIGHUP. The signal stays noted,
-    even if the launcher is heard again. None: nothing asks to stop.
-
-    Args:
-        stop: holds the first signal that asked to stop.
-        heartbeat: reads what the launcher writes to standard input; None: it writes nothing, and
-            only signals count.
-    """
-    if stop.signal_name is None and heartbeat is not None and heartbeat.is_lost():
-        stop.signal_name = "SIGHUP"
-    return stop.signal_name
 
 
 class Agent:
@@ -478,14 +461,14 @@ def _measure_node(opened: OpenedSession, options: argparse.Namespace) -> None:
     with note_stop_signals() as stop, prepare_rank_setup(plan, plan.nproc) as setup:
         heartbeat = HeartbeatReader() if options.heartbeat else None
         # Also stops if the launcher, which writes beats to standard input, falls silent.
-        poll_stop_signal = partial(_poll_stop_signal, stop, heartbeat)
+        poll_signal = partial(poll_stop_signal, stop, heartbeat)
         setup.variables[DATA_VARIABLE] = str(data)  # ranks read the folder of the data from it
         address = find_address(node_rank, options.master, options.port)
         write_joined_event(writer, acceptance, setup, node_rank=node_rank, address=address)
-        local = NodeSession(acceptance, setup, writer, poll_stop_signal, _show)
+        local = NodeSession(acceptance, setup, writer, poll_signal, _show)
         with Heartbeat(writer):  # writes beats to this node's evidence, so that others see it lives
             Agent(opened, local, node_rank).run()
-        writer.write(Left, signal=poll_stop_signal())
+        writer.write(Left, signal=poll_signal())
 
 
 def _choose_node_name(opened: OpenedSession, node_rank: int) -> str:

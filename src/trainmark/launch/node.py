@@ -30,6 +30,7 @@ from trainmark.spec import message
 
 if TYPE_CHECKING:
     from trainmark.launch.local import FindStopReason
+    from trainmark.launch.processes import StopRequest
     from trainmark.plan.witness import Witness
 
 MODULE = "trainmark.launch.node"
@@ -87,6 +88,22 @@ class HeartbeatReader:
         """Tell whether standard input has data or has ended, without waiting."""
         readable, _, _ = select.select([sys.stdin], [], [], 0)
         return bool(readable)
+
+
+def poll_stop_signal(stop: StopRequest, heartbeat: HeartbeatReader | None) -> str | None:
+    """Note SIGHUP in ``stop`` if the launcher is gone; return the name of the noted signal.
+
+    A launcher that is gone counts as a closed terminal, which sends SIGHUP. The signal stays noted,
+    even if the launcher is heard again. None: nothing asks to stop.
+
+    Args:
+        stop: holds the first signal that asked to stop.
+        heartbeat: reads what the launcher writes to standard input; None: it writes nothing, and
+            only signals count.
+    """
+    if stop.signal_name is None and heartbeat is not None and heartbeat.is_lost():
+        stop.signal_name = "SIGHUP"
+    return stop.signal_name
 
 
 def _enter_program_folder(program: Witness, node: int) -> None:
@@ -181,13 +198,8 @@ def main(arguments: list[str]) -> int:
     with note_stop_signals() as stop:
 
         def find_stop_reason() -> dict[str, Any] | None:
-            """Return the signal that was noted, as a reason to stop; None: there is none.
-
-            A lost launcher counts as SIGHUP, the signal that a closed terminal sends.
-            """
-            signal_name = stop.signal_name
-            if signal_name is None and heartbeat is not None and heartbeat.is_lost():
-                signal_name = "SIGHUP"
+            """Return the signal that asks to stop, as a reason to stop; None: there is none."""
+            signal_name = poll_stop_signal(stop, heartbeat)
             return None if signal_name is None else {"reason": "signal", "signal": signal_name}
 
         events = EventWriter(options.run_dir / name_node_file(node), time.perf_counter_ns)
