@@ -64,7 +64,7 @@ def open_client(address: str, transport: httpx2.BaseTransport | None = None) -> 
         raise UsageError("no token is set", fix=fix)
     if not (token.isascii() and token.isprintable()):  # a header cannot carry it
         raise UsageError(
-            "the token has a character that cannot be sent",
+            "the token contains a character that cannot be sent",
             where=TOKEN_VARIABLE,
             rule="a token must consist of printable ASCII characters",
             fix=fix,
