@@ -49,7 +49,7 @@ def describe_finding(finding: Finding) -> Phrase:
     return phrase(
         f"accept_finding.{finding.code}",
         quantity=finding.quantity or "",
-        by=_describe_interval(finding.interval),
+        share=_describe_interval(finding.interval),
         text=finding.text,
         members=join(finding.members),
     )
@@ -63,7 +63,7 @@ def _describe_interval(interval: Interval | None) -> Phrase:
     if interval is None:
         return ""
     return phrase(
-        "accept.by",
+        "accept.slower_by",
         slower=format_share(interval.slower),
         low=format_share(interval.low),
         high=format_share(interval.high),

@@ -276,8 +276,8 @@ def reject_duplicates(run_ids: Iterable[str], places: Iterable[object] | None = 
         first, second = paths_of_run[:2]
         if first != second:  # copies of one run
             what = f"the same run is given twice, as {first} and {second}"
-            raise UsageError(what, where=run_id, fix="pass only one of them")
-        raise UsageError(what, where=run_id, fix="pass it only once")
+            raise UsageError(what, where=run_id, fix="pass only one of the copies")
+        raise UsageError(what, where=run_id, fix="pass the run only once")
 
 
 def identify_result(result: Result) -> str:
