@@ -202,7 +202,7 @@ def test_baseline_of_runs_leaves_out_runs_that_their_events_contradict() -> None
     # number of runs behind a time: 1, although two records were given.
     times = compute_baselines_of_runs([run, refuted], [run.plan], "runs").times
     assert [(time.phase, time.count) for time in times] == [("devices", 1), ("nodes", 1)]
-    with pytest.raises(UsageError, match="the baseline contains no step time of a device"):
+    with pytest.raises(UsageError, match="the baseline contains no step time from a device"):
         compute_baselines_of_runs([refuted], [run.plan], "runs")
 
 

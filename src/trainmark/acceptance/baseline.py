@@ -279,7 +279,7 @@ def _require_times(baselines: Baselines) -> Baselines:
     """
     if not baselines.times:
         raise UsageError(
-            "the baseline contains no step time of a device or node that passed",
+            "the baseline contains no step time from a device or node that passed",
             where=f"--baseline {baselines.source}",
             rule="a baseline must be measured on one device, or on all devices of one node",
             fix="choose runs with --nnodes 1, or an acceptance test in which a node passed",

@@ -222,7 +222,7 @@ def _unpack_archive(archive: zipfile.ZipFile, folder: Path, max_bytes: int) -> U
     # A file of the manifest may also have the name of a folder in which another one is.
     folders = {str(parent) for name in names for parent in PurePosixPath(name).parents}
     if len(set(names)) < len(names) or not folders.isdisjoint(names):
-        raise AlteredError("the manifest lists two files at the same place")
+        raise AlteredError("the manifest lists files whose paths conflict")
     for file in manifest.files:
         target = folder / file.name  # inside of ``folder``: a manifest allows no other names
         target.parent.mkdir(parents=True, exist_ok=True)
