@@ -403,7 +403,7 @@ def read_record(path: Path) -> Record:
             raise RecordError(
                 f"{PLAN_FILE} is missing",
                 where=str(folder),
-                rule=f"without {RECORD_FILE}, the record is computed from {PLAN_FILE} and the events",
+                rule=f"a missing record is computed from {PLAN_FILE} and the events",
                 fix="restore the file, or measure again",
             ) from None
         # Commands that read a run first call ``launch.run_dir.make_record``, which makes a missing
