@@ -442,7 +442,7 @@ class _Timeline:
         num_recorded = len(self._samples_by_num_steps) - 1
         if self._num_steps > num_recorded:
             raise RecordError(
-                f"the events up to this one contain {self._num_steps} steps, but the record "
+                f"the events up to this line contain {self._num_steps} steps, but the record "
                 f"contains only {num_recorded}",
                 where=f"{self._events_path}:{event['lineno']}",
                 rule="the events must belong to the record",

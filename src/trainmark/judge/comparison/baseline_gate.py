@@ -79,7 +79,11 @@ def judge_against_baseline(
             figure.
     """
     if not baseline:
-        raise UsageError("no runs found", where="--baseline", fix="choose runs that passed")
+        raise UsageError(
+            "the baseline contains no runs",
+            where="--baseline",
+            fix="choose at least one run that passed",
+        )
     for record in baseline:
         if not is_usable(record):
             what = f"the run ended with status {record.status}"

@@ -132,9 +132,8 @@ class FeatureSpec:
                     f"but {label_file} has {num_labels} rows",
                     where=str(file),
                     rule=(
-                        "all files of a split must contain the same number of complete rows, at "
-                        "least one; each row of this file takes "
-                        f"{row_type.itemsize} bytes"
+                        "all files of a split must contain the same number of complete rows (at "
+                        f"least one); each row of this file takes {row_type.itemsize} bytes"
                     ),
                     fix=COPY_AGAIN,
                 )
