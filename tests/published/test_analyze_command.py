@@ -38,8 +38,12 @@ RECORD = (
 
 
 def test_arguments_of_the_public_tool_give_its_record(analyze):
-    # ``PUBLIC`` are name=value arguments of the public tool, ``RECORD`` is what it prints for them:
-    # 8 devices x 15, the mean of 10 and 20, as the first value is skipped and "x" is none.
+    """A log analyzer that others published takes the same name=value arguments, ``PUBLIC``.
+
+    ``RECORD`` is what it prints for them, given the log that ``analyze`` writes: the speeds 90, 10,
+    x and 20. 120 is 8 devices x 15, the mean of 10 and 20: the first value is skipped, and "x" is
+    not a number.
+    """
     code, out, err = analyze(*PUBLIC)
     assert (code, out) == (0, RECORD)
     assert "values: 2, skipped: 1, malformed lines: 1" in err

@@ -218,6 +218,7 @@ def _move_launch(
 
     Args:
         launch: the launcher's event.
+        nodes: their events; ``_list_events`` returns them on the clock of the first node.
         first_start_ns: start of the first rank, on the first node's clock; None: no rank started.
     """
     launches: list[Launch] = [event for _, event in _list_events(nodes, "launch")]

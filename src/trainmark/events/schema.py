@@ -336,7 +336,7 @@ class RanksEnded(Event, tag="ranks_ended"):
 class HangGroup(TypedDict):
     """Ranks that were at one place when their stacks were saved; see ``rank.hang``."""
 
-    ranks: RankRanges
+    ranks: RankRanges  # their numbers, such as ``0-3,8-11``
     state: Literal["collective", "waits", "elsewhere", "silent"]
     call: str | None  # the collective, or in what they wait
     where: str
@@ -346,8 +346,15 @@ class Stop(Event, tag="stop"):
     """Why the ranks were stopped from outside, or never started.
 
     Args:
-        type: of the exception that code of the case raised outside a rank, with its ``message``,
-            ``fix``, ``place`` and ``traceback``.
+        timeout_s: the time limit that has passed.
+        message: what failed in the launcher or in code of the case.
+        type: of the exception that code of the case raised outside a rank, with its ``fix``,
+            ``place`` and ``traceback``.
+        signal: name of the signal that asked to stop.
+        stacks: names of the files with the call stacks of the ranks at the time limit.
+        hang: where the ranks were at the time limit, in groups of ranks at the same place. The
+            number of ranks is limited, because reading a damaged file would list them all.
+        node: number of the node that stopped its ranks; None: the launcher stopped all.
     """
 
     reason: Literal["timeout", "launcher_killed", "launcher_error", "case_error", "signal"]

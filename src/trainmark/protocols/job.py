@@ -216,7 +216,8 @@ class Job(Protocol):
     def evaluate(self) -> Evaluation:
         """Score the validation data over all ranks, each row counted once.
 
-        Every rank returns the quality over all ranks, and in ``scores`` what it scored itself.
+        Every rank returns the quality over all ranks, and in ``scores`` the rows that it scored
+        itself with the sum of their scores, a ``RankScores``.
         """
 
     def model_flops(self, counts: Counts) -> float | None:

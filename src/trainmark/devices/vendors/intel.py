@@ -206,13 +206,15 @@ class Intel(TorchVendor):
     def list_visible(self) -> list[int]:
         """Return the numbers of the devices that ``ZE_AFFINITY_MASK`` allows, in rising order.
 
-        The list ends before an entry such as ``0.1``, a tile of device 0: this program does not
+        The list ends before an entry such as ``0.1``, a part of device 0: this program does not
         support such entries.
 
         https://oneapi-src.github.io/level-zero-spec/level-zero/latest/core/PROG.html, 2026-11-22
         """
         mask = os.environ.get("ZE_AFFINITY_MASK", "")
-        num_devices = len(self.list_pci_folders())
+        num_devices = len(
+            self.list_pci_folders()
+        )  # a card's folder is listed for each device in it
         if not mask:
             return list(range(num_devices))
         return sorted(select_visible(mask, num_devices))  # a mask chooses, it does not order

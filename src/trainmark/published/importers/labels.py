@@ -197,8 +197,10 @@ def _agree_with_world(counting_words: re.Match[str], world: tuple[int, int]) -> 
         counting_words: its groups are the number of machines, if it is printed, and that of cards.
         world: number of machines, and of cards of each.
     """
+    # More than 8 printed cards are first taken for those of all machines.
     if _read_counting_words(counting_words) == world:
         return True
+    # As printed, the words may count all cards, whatever their number.
     nodes, cards = _count_nodes_and_cards(counting_words)
     # Without a printed number of machines, ``nodes`` was only inferred from the cards.
     has_nodes = bool(counting_words[1])

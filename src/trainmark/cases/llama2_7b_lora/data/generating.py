@@ -79,7 +79,12 @@ def _draw_question(rng: Generator) -> Question:
 
 
 def _draw_quiz(rng: Generator) -> tuple[str, str]:
-    """Draw a quiz: the dialogue is questions with their answers, the summary their letters."""
+    """Draw a dialogue that is a quiz, and its summary.
+
+    A row of the data is a dialogue and the summary that the model learns to write. The dialogue of
+    a quiz is questions with their answers, as in an MMLU prompt; the summary is the letters of the
+    answers. So the model also learns what the generated MMLU asks.
+    """
     questions = [_draw_question(rng) for _ in range(rng.integers(1, MAX_QUESTIONS + 1))]
     letters = " ".join(LETTERS[question.answer] for question in questions)
     return "".join(map(format_shot, questions)), letters
