@@ -118,11 +118,14 @@ def read_nodes(run_dir: Path, nodes: int, nproc: int) -> list[NodeTimeline]:
 def align_clocks(nodes: Sequence[NodeTimeline], clock_syncs: Sequence[ClockSync | None]) -> None:
     """Set ``shift_ns`` of each node: what is added to its clock to have that of the first node.
 
-    Ranks leave a barrier within less than a millisecond of each other. For a node without a rank
-    that reached the barrier, wall clocks are used.
+    An event's ``t_ns`` is the monotonic clock of its machine, and its ``unix_ns`` the wall clock of
+    the machine at that moment. Ranks leave a barrier within less than a millisecond of each other.
+    For a node without a rank that reached the barrier, wall clocks are used.
 
     Args:
-        clock_syncs: each rank's event after the first barrier; None: it did not reach the barrier.
+        nodes: in order of their numbers; empty: the run has one machine, and one clock.
+        clock_syncs: by number of the rank, its event after the first barrier; None: it did not
+            reach the barrier.
     """
     if not nodes:
         return
@@ -142,7 +145,12 @@ def align_clocks(nodes: Sequence[NodeTimeline], clock_syncs: Sequence[ClockSync 
 def _find_reference(
     node: NodeTimeline, clock_syncs: Sequence[ClockSync | None]
 ) -> ClockSync | Launch | None:
-    """Return an event with a time on the node's clock and on its wall clock; None: no event."""
+    """Return an event with a time on the node's clock and on its wall clock; None: no event.
+
+    Args:
+        clock_syncs: by number of the rank, its event after the first barrier; None: it did not
+            reach the barrier.
+    """
     # The first barrier of a rank is preferred to the launch: all ranks leave it within a
     # millisecond, so any rank will do, while launches can only be compared by wall clocks.
     for rank in node.ranks:
@@ -163,9 +171,10 @@ def merge_launch_events(
     """Return the launch as if it were on one machine, on the clock of the first node.
 
     Args:
-        launcher: events of the process that submitted the run: the last one of each name.
-        nodes: the nodes with a node process; empty: the process that submitted the run started the
-            ranks itself, on one machine.
+        launcher: events of the process that submitted the run: the last one of each name. With
+            nodes, their times are on the clock of another machine.
+        nodes: the nodes with a node process, their ``shift_ns`` set by ``align_clocks``; empty: the
+            process that submitted the run started the ranks itself, on one machine.
         first_start_ns: start of the first rank, on the first node's clock; None: no rank started.
     """
     # The processes that started ranks: those of the nodes, or the launcher on a single machine.
@@ -230,6 +239,7 @@ def _move_launch(
         return replace(
             first,
             t_ns=start_ns,
+            # The wall clock at ``start_ns``: this event may be later than the earliest one.
             unix_ns=first.unix_ns - (first.t_ns - start_ns),
             argv=launch.argv,
         )
@@ -241,9 +251,12 @@ def _move_launch(
 def _find_stop_of_nodes(
     nodes: Sequence[NodeTimeline], ranks_ended: RanksEnded | None
 ) -> Stop | None:
-    """Return why nodes stopped their ranks.
+    """Return why nodes stopped their ranks, with the time on the clock of the first node.
 
     None: no node stopped its ranks, or only because a rank of another node failed.
+
+    Args:
+        ranks_ended: how the ranks of all nodes ended; None: no node reported it.
     """
     stops = [replace(event, node=node.number) for node, event in _list_events(nodes, "stop")]
     if ranks_ended is not None and ranks_ended.failures:
@@ -287,6 +300,9 @@ def _find_first_stop(stops: list[Stop]) -> Stop:
 
     A node that reached its time limit comes before those that were stopped because of it, even if
     its event is later: it is written once the stacks are saved and the ranks have ended.
+
+    Args:
+        stops: at least one, each of another node; all times are on the clock of the first node.
     """
     timeouts = [stop for stop in stops if stop.reason == "timeout"]
     candidates = timeouts if timeouts else stops
@@ -306,7 +322,7 @@ def list_node_differences(
 
     Args:
         nodes: at least one.
-        facts_of_ranks: facts that each rank reported; None: it reported none.
+        facts_of_ranks: by number of the rank, the facts that it reported; None: it reported none.
     """
     facts_of_nodes = [_describe_node(node, facts_of_ranks[node.ranks[0]]) for node in nodes]
     first_facts = facts_of_nodes[0]

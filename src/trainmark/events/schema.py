@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 LAUNCHER_FILE = "events.launcher.jsonl"
 JOB_EVENTS_FILE = "events.job.jsonl"  # states of an engine's job
 TELEMETRY_FILE = "telemetry.jsonl"
-MAX_LINE_BYTES = 64 << 20
+MAX_LINE_BYTES = 64 << 20  # of an event's line; far more than any has
 MAX_HANGING_RANKS = 1 << 20  # of a run; far more than any has
 # A record's numbers fit into signed integers of 64 bits. A power of two divides 2 ** 64, so that a
 # sum of 64-bit keys has the same remainder if it has overflowed.
@@ -71,13 +71,19 @@ Source = Literal["monitor", "ipmi", "rapl", "host", "kernel"]
 
 
 class Event(msgspec.Struct, tag_field="event", kw_only=True):
-    """An event; ``t_ns`` is the host clock of its writer."""
+    """Something that a process of a run writes into its event file.
+
+    Args:
+        t_ns: when it was written, or the time that its writer gave instead. Like ``start_ns`` and
+            ``end_ns``, it is on the monotonic clock of the writer's machine, in nanoseconds; the
+            clocks of two machines count from different moments.
+    """
 
     t_ns: int
 
 
 class Timed(Event):
-    """A piece of work with its start and end."""
+    """A piece of work with its start and end, on the clock of ``t_ns``."""
 
     start_ns: int
     end_ns: int
@@ -94,7 +100,12 @@ class Start(Event, tag="start"):
 
 
 class Span(Timed, tag="span"):
-    """A piece of a rank's work outside of training."""
+    """A piece of a rank's work outside of training.
+
+    Args:
+        name: such as ``model_build`` or ``checkpoint``; ``replay``: saving the state before a
+            window that is then repeated.
+    """
 
     name: str
 
@@ -105,7 +116,7 @@ class ClockSync(Event, tag="synced"):
     Ranks leave a barrier within less than a millisecond of each other.
 
     Args:
-        unix_ns: wall clock of the machine.
+        unix_ns: wall clock of the machine at the same moment, in nanoseconds since 1970.
     """
 
     unix_ns: int
@@ -115,11 +126,20 @@ class Facts(Event, tag="facts"):
     """What a rank reports of its device and its job before training.
 
     Args:
-        matmul_flops_per_second: the measured rate of the device in the job's precision.
+        device: facts of the rank's device by name, such as ``name`` and ``memory_total_bytes``.
+        memory_scope: whose memory ``used_bytes`` of other events is: of all processes on the device
+            (``device``), or of the rank's alone (``process``).
+        precision_flags: what is set for the job's precision, by name, such as ``tf32``.
+        attention_flags: whether each of torch's attention kernels may run, by its name; empty: the
+            device does not tell.
+        matmul_flops_per_second: the measured rate of the device in the job's precision; None: not
+            measured.
         matmul_swing: how much less time the faster half of its measurement took than the slower
             half, as a share of the slower half's time. The halves are the first and the last
             repetitions.
-        step_flops: model FLOPs of a step on this rank, if all its sequences have full length.
+        steps_per_epoch: optimizer steps of an epoch, the short last one included; 0: not known.
+        step_flops: model FLOPs of a step on this rank, if all its sequences have full length; None:
+            no formula applies.
         samples_per_epoch: over all ranks; None: an epoch has all samples of the training data.
         collective: library of the collectives; None: there is one rank.
     """
@@ -127,7 +147,7 @@ class Facts(Event, tag="facts"):
     device: dict[str, Any] = field(default_factory=dict)
     memory_scope: str | None = None
     precision_flags: dict[str, Any] | None = None
-    attention_flags: dict[str, bool] = field(default_factory=dict)  # kernels that may run
+    attention_flags: dict[str, bool] = field(default_factory=dict)
     matmul_flops_per_second: float | None = None
     matmul_swing: float | None = None
     steps_per_epoch: Count = 0
@@ -137,32 +157,50 @@ class Facts(Event, tag="facts"):
 
 
 class Window(Timed, tag="window", kw_only=True, omit_defaults=True, gc=False):
-    """The steps between two synchronisations; lists have one entry a step."""
+    """The steps of a rank between two synchronisations; lists have one entry a step.
+
+    Args:
+        phase: what its steps are for: only those of ``train`` are measured, after ``compile``, the
+            first step, and ``warmup``.
+        epoch: from 0.
+        first_step: number of steps that this launch took before the window.
+        step_ns: duration of each step.
+        wait_ns: time for which each step waited for data.
+        loss: mean of this rank's samples; None: not known.
+        samples: number that the case counted on this rank.
+        step_samples: number in the step's batches on all ranks, as this rank's batches declare it;
+            only that of this rank if a user's own program does not state it.
+        sequences: sum over the steps on this rank, as are the next four.
+        tokens: without padding; 0: the case has no tokens.
+        tokens_padded: with padding.
+        model_flops: None: not known.
+        used_bytes: the most device memory that was found in use so far; None: the device does not
+            report it.
+        parts_ns: time of the stages of steps by name, such as an exchange between ranks.
+        graphs_compiled: number of graphs that ``torch.compile`` compiled in the window.
+        check_ns: time of the checks of parameters since the event of the last window.
+    """
 
     phase: Literal["compile", "warmup", "train"]
-    epoch: Count  # from 0
-    first_step: Count = 0  # number of steps before the window
+    epoch: Count
+    first_step: Count = 0
     step_ns: list[SpentNs]
-    wait_ns: list[SpentNs]  # for data
-    loss: list[float | None]  # mean of this rank's samples; None: not known
-    samples: list[Count]  # that the case counted on this rank
-    step_samples: list[Count]  # in the step's batches on all ranks, as they declare it
-    # The next five are sums over the steps.
+    wait_ns: list[SpentNs]
+    loss: list[float | None]
+    samples: list[Count]
+    step_samples: list[Count]
     sequences: Count
-    tokens: Count  # without padding
+    tokens: Count
     tokens_padded: Count
     micro_batches: Count
-    model_flops: float | None  # None: not known
-    used_bytes: Count | None  # of the device's memory; None: it reports none
-    parts_ns: dict[str, SpentNs] = field(default_factory=dict)  # of stages of steps, by name
+    model_flops: float | None
+    used_bytes: Count | None
+    parts_ns: dict[str, SpentNs] = field(default_factory=dict)
     graphs_compiled: Count = 0
-    check_ns: SpentNs = 0  # of checks of parameters between the windows
+    check_ns: SpentNs = 0
 
     def __post_init__(self) -> None:
-        """Check the times, and that there is a step and each list has an entry for each step.
-
-        ``samples`` are those of this rank, ``step_samples`` those of all ranks.
-        """
+        """Check the times, and that there is a step and each list has an entry for each step."""
         super().__post_init__()  # checks the start and the end
         steps, waits, losses = len(self.step_ns), len(self.wait_ns), len(self.loss)
         if not 0 < steps == waits == losses == len(self.samples) == len(self.step_samples):
@@ -190,8 +228,13 @@ class Replay(Timed, tag="replay"):
     """The repeats of a window; see ``rank.replay``.
 
     Args:
-        first_step: number of steps before the window.
-        difference: what this rank computed otherwise in its first pass or first repeat.
+        first_step: number of steps that this launch took before the window.
+        steps: number of steps of the window.
+        repeats: how often the window was repeated.
+        control: whether two further repeats agree on all ranks (``deterministic``): only then does
+            a difference count. ``not_needed``: the first repeat did not differ on any rank.
+        difference: what this rank computed otherwise in its first pass or first repeat; None:
+            nothing, or the control was not ``deterministic``.
     """
 
     first_step: Count
@@ -228,7 +271,19 @@ class Scored(msgspec.Struct, kw_only=True):
 
 
 class Evaluate(Timed, tag="evaluate"):
-    """An evaluation of the model."""
+    """An evaluation of the model.
+
+    Args:
+        epoch: in which it was made, from 0.
+        step: number of steps that this launch took before it.
+        value: the quality over all ranks; None: there is none.
+        samples: number of rows from which the value was computed, on all ranks.
+        detail: further figures over all rows, by name; None: not finite.
+        target_reached: the value reached the target of the run.
+        reason: why there is no value, if the job knows.
+        parts: figures over groups of rows, by kind of group, then by name.
+        scores: what this rank scored; None: the job does not tell which rows it scored.
+    """
 
     epoch: Count
     step: Count
@@ -242,7 +297,15 @@ class Evaluate(Timed, tag="evaluate"):
 
 
 class Trained(Timed, tag="trained"):
-    """The end of training, with the loop's own counts."""
+    """The end of training, with the loop's own counts.
+
+    Args:
+        steps: number of steps that this launch took.
+        epochs: number of epochs that were begun, those of earlier launches included.
+        whole_epochs: number of epochs, from the first one, that were trained to their end; 0 in a
+            launch that continued from a checkpoint.
+        check_ns: time of the checks of parameters since the event of the last window.
+    """
 
     steps: Count
     epochs: Count
@@ -251,29 +314,56 @@ class Trained(Timed, tag="trained"):
 
 
 class Parameters(Event, tag="parameters"):
-    """Which trained parameters changed, by name."""
+    """Which trained parameters of a rank changed, by name.
+
+    Args:
+        changed: whether the parameter differs from its state before training.
+        gradients: whether any value of its gradients in the first steps was not zero.
+        updates: number of steps that should have changed parameters.
+        sums: checksums of unsharded parameters, which must be equal on all ranks.
+    """
 
     changed: dict[str, bool]
-    gradients: dict[str, bool]  # whether any value of the first gradients was not zero
+    gradients: dict[str, bool]
     updates: Count
-    sums: dict[str, int] = field(default_factory=dict)  # checksums of unsharded parameters
+    sums: dict[str, int] = field(default_factory=dict)
 
 
 class Result(Event, tag="result"):
-    """What a rank knows after training of its job and memory."""
+    """What a rank knows after training of its job and memory.
+
+    Args:
+        job: facts that the job reports of itself, by name.
+        precision_changed: how torch's flags, or matmuls of the first step, differ from the
+            precision that was set before training: a text for each difference.
+        flops_counted: FLOPs of matmuls in one step, of a case in the first; None: not counted.
+        attention: names of the attention kernels that ran in the first step.
+        rows: digests of some rows of the first epoch, by which repeated ones are found.
+        used_bytes: the most device memory that was found in use so far; None: the device does not
+            report it.
+        allocator_peak_bytes: largest amount that torch's allocator held; None: not known.
+        evaluation_unchecked: an evaluation did not tell which rows it scored.
+    """
 
     job: dict[str, Any] = field(default_factory=dict)
-    precision_changed: list[str] = field(default_factory=list)  # flags, since they were set
-    flops_counted: float | None = None  # of matmuls in the first step
-    attention: list[str] = field(default_factory=list)  # kernels that ran in the first step
-    rows: list[int] = field(default_factory=list)  # digests of rows of the first epoch
+    precision_changed: list[str] = field(default_factory=list)
+    flops_counted: float | None = None
+    attention: list[str] = field(default_factory=list)
+    rows: list[int] = field(default_factory=list)
     used_bytes: Count | None = None
     allocator_peak_bytes: Count | None = None
-    evaluation_unchecked: bool = False  # the job does not say which rows it scored
+    evaluation_unchecked: bool = False
 
 
 class Error(Event, tag="error"):
-    """The report of a rank that failed, in its own file."""
+    """The report of a rank that failed, in its own file.
+
+    Args:
+        kind: such as ``oom``, ``disk_full`` or ``error``; see ``rank.failure.classify_error``.
+        type: name of the exception's class.
+        place: part of the run in which it was raised, such as ``train``.
+        traceback: of a long one, the end.
+    """
 
     kind: str
     type: str
@@ -287,10 +377,16 @@ class End(Event, tag="end"):
 
 
 class Launch(Event, tag="launch"):
-    """A launcher or a node process began; ``environment`` are facts of its machine.
+    """A launcher or a node process began.
 
     Args:
-        node_name: that the engine or the machine gives itself.
+        unix_ns: wall clock of the machine at the same moment, in nanoseconds since 1970.
+        started: the same moment in UTC, as ISO 8601 to the second.
+        argv: command line of the launcher; of a node, its module and its number.
+        environment: facts of the machine by name; empty: the nodes describe themselves, or nothing
+            was started.
+        node: number of the node; None: the launcher writes the event.
+        node_name: name that the cluster's engine gives the machine, else the one it gives itself.
     """
 
     unix_ns: int
@@ -319,7 +415,12 @@ class JobEvent(Event, tag="job"):
 
 
 class FailedRank(msgspec.Struct, kw_only=True):
-    """A rank that ended with a code other than 0, and when."""
+    """A rank that ended with a code other than 0.
+
+    Args:
+        exit_code: negative: a signal of this number, without the minus, ended it.
+        t_ns: when the process that started the rank noticed its end, on that machine's clock.
+    """
 
     rank: Count
     exit_code: int
@@ -327,7 +428,13 @@ class FailedRank(msgspec.Struct, kw_only=True):
 
 
 class RanksEnded(Event, tag="ranks_ended"):
-    """How the ranks of a machine ended."""
+    """How the ranks of a machine ended.
+
+    Args:
+        failures: the ranks that failed by themselves; empty if they were stopped from outside.
+        others_cpu_share: share of the machine's cores, from 0 to 1, that other programs used while
+            the ranks ran; None: not measured.
+    """
 
     failures: list[FailedRank]
     others_cpu_share: float | None = None
@@ -337,17 +444,19 @@ class HangGroup(TypedDict):
     """Ranks that were at one place when their stacks were saved; see ``rank.hang``."""
 
     ranks: RankRanges  # their numbers, such as ``0-3,8-11``
+    # In a collective; waiting for the device or other ranks; in other code; or without an answer.
     state: Literal["collective", "waits", "elsewhere", "silent"]
-    call: str | None  # the collective, or in what they wait
-    where: str
+    call: str | None  # the collective, or in what they wait; None in the other two states
+    where: str  # file, line and function; of silent ranks the state of their process
 
 
 class Stop(Event, tag="stop"):
     """Why the ranks were stopped from outside, or never started.
 
     Args:
-        timeout_s: the time limit that has passed.
-        message: what failed in the launcher or in code of the case.
+        timeout_s: the time limit that has passed; 0: none has.
+        message: what failed in the launcher or in code of the case; like the other texts, empty if
+            the reason has none.
         type: of the exception that code of the case raised outside a rank, with its ``fix``,
             ``place`` and ``traceback``.
         signal: name of the signal that asked to stop.
@@ -370,6 +479,7 @@ class Stop(Event, tag="stop"):
     node: int | None = None
 
     def __post_init__(self) -> None:
+        """Check the number of ranks in ``hang``: a group has its ranks as text, like ``0-3,8``."""
         num_ranks = sum(count_numbers(group["ranks"]) for group in self.hang)
         if num_ranks > MAX_HANGING_RANKS:
             raise ValueError(
@@ -379,7 +489,11 @@ class Stop(Event, tag="stop"):
 
 
 class OomKills(Event, tag="oom_kills"):
-    """How many processes the kernel's out-of-memory killer ended."""
+    """How many processes the kernel's out-of-memory killer ended while the ranks ran.
+
+    Args:
+        count: of the whole machine, so that other programs' processes may be among them.
+    """
 
     count: Count
 
@@ -389,7 +503,15 @@ class Finished(Event, tag="finished"):
 
 
 class Sampling(Event, tag="sampling"):
-    """The sampler began, or opened its monitor."""
+    """The sampler, which reads devices and machine at regular times, began or opened its monitor.
+
+    Args:
+        interval_s: time between two readings.
+        monitor: name of the library or tool that reads the devices; None: none was opened yet.
+        devices: the monitor's number of the device of each rank of this machine; empty: not known.
+        host_sources: names of the sources that can be read of the machine.
+        pid: of the sampler's process.
+    """
 
     interval_s: float
     monitor: str | None
@@ -399,24 +521,40 @@ class Sampling(Event, tag="sampling"):
 
 
 class DevicesEvent(Event, tag="devices"):
-    """A reading of the ranks' devices."""
+    """A reading of the ranks' devices.
+
+    Args:
+        took_ns: duration of the reading, which ended at ``t_ns``.
+        devices: one sample of each device, even if several ranks share it.
+    """
 
     took_ns: SpentNs
     devices: list[DeviceSample]
 
 
 class HostEvent(Event, tag="host", omit_defaults=True):
-    """A reading of the machine."""
+    """A reading of the machine; None: it was not read this time.
+
+    Args:
+        took_ns: duration of the reading, which ended at ``t_ns``.
+        utilization_percent: use of all processors since the reading before, 0 to 100.
+        power_w: of the whole machine.
+        energy_j: that the processors' packages have used since the sampler began.
+    """
 
     took_ns: SpentNs
     utilization_percent: float | None = None
     memory_used_bytes: Count | None = None
-    power_w: float | None = None  # of the whole machine
-    energy_j: float | None = None  # of the processors' packages
+    power_w: float | None = None
+    energy_j: float | None = None
 
 
 class KernelLogEvent(Event, tag="kernel_log"):
-    """The sampler began to read the kernel's messages."""
+    """The sampler began to read the kernel's messages.
+
+    Args:
+        source: the file or the program that has them, such as ``dmesg``.
+    """
 
     source: str
 
@@ -425,6 +563,7 @@ class KernelEvent(Event, tag="kernel"):
     """Messages of the kernel about devices, of one kind; see ``telemetry.kernel``.
 
     Args:
+        kind: what the messages report; see ``telemetry.kernel.classify_message``.
         count: how many came since the last reading.
         kernel_text: the first of them.
     """
@@ -438,6 +577,7 @@ class FaultEvent(Event, tag="fault"):
     """A source gives no readings from now on.
 
     Args:
+        kind: how it failed; see ``protocols.monitor.MonitorFault``.
         text: what it printed or raised, in one line.
     """
 
@@ -450,8 +590,10 @@ class PrintedValues(msgspec.Struct, kw_only=True):
     """The values of one quantity in a program's output; see ``witness.printed``.
 
     Args:
-        lines: with a value, of which ``values`` may be a part.
-        raw: the first of them.
+        quantity: its name, such as ``tokens_per_second``.
+        lines: number of lines with a value; one with several values counts once for each.
+        values: in the order of the lines; of very many, only some, evenly spread.
+        raw: the first line with a value.
     """
 
     quantity: str
@@ -510,7 +652,8 @@ class EventWriter:
     before the next event, so that only one event is lost.
 
     Args:
-        clock: returns the time of the host's clock in nanoseconds.
+        path: of the file, which is made if it is not there.
+        clock: returns the time of the machine's monotonic clock in nanoseconds.
 
     Raises:
         OSError: from the file system, a full disk for instance; the caller decides whether its work
@@ -523,7 +666,7 @@ class EventWriter:
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
 
     def emit(self, event: str, **fields: Any) -> None:
-        """Write one event, stamped with the host clock in nanoseconds.
+        """Write one event, with the time of writing as ``t_ns``.
 
         Args:
             event: its name, such as ``window``.

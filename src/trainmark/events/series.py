@@ -130,10 +130,16 @@ def _draw_summary(series: _Series) -> _Lines:
 
 
 def compute_bucket_size(steps: int, *, max_points: int = MAX_POINTS) -> int:
-    """Return how many steps are drawn as one bucket; 1: every step is drawn."""
+    """Return how many steps are drawn as one bucket; 1: every step is drawn.
+
+    Args:
+        steps: number of steps of the line.
+        max_points: how many points the line may have at most.
+    """
     if steps <= max_points:
         return 1
-    max_buckets = max(1, max_points // 2)  # two points are drawn of each bucket
+    # Two points are drawn of each bucket. Not 0, by which the next line would divide.
+    max_buckets = max(1, max_points // 2)
     return math.ceil(steps / max_buckets)
 
 
@@ -186,8 +192,9 @@ def summarize_quantity(times_s: Array, values: Array, interval: Interval) -> Qua
     """Return the mean and the extremes of a quantity; None if no reading has it.
 
     Args:
-        times_s: of readings in the interval, ``(n,)``.
+        times_s: of readings in the interval, ascending, ``(n,)``.
         values: ``(n,)``; NaN: the reading does not have it.
+        interval: its start and its later end, in seconds on the same clock as ``times_s``.
     """
     is_known = ~np.isnan(values)
     times_s = times_s[is_known]
@@ -201,6 +208,7 @@ def summarize_quantity(times_s: Array, values: Array, interval: Interval) -> Qua
     weights_s = np.diff(middles_s, prepend=start_s, append=end_s)
     return Quantity(
         readings=len(values),
+        # Between two readings, or between a reading and an edge of the interval.
         longest_gap_s=np.diff(times_s, prepend=start_s, append=end_s).max(),
         mean=float(values @ weights_s) / (end_s - start_s),
         lowest=values.min(),
@@ -214,8 +222,9 @@ def measure_energy(times_s: Array, joules: Array, interval: Interval) -> Energy:
     At both edges of the interval the counter is interpolated linearly between two readings.
 
     Args:
-        times_s: of all readings, also of those before and after the interval, ``(n,)``.
+        times_s: of all readings, also of those before and after the interval, ascending, ``(n,)``.
         joules: readings of the counter, ``(n,)``; NaN: the reading does not have it.
+        interval: its start and its later end, in seconds on the same clock as ``times_s``.
     """
     is_known = ~np.isnan(joules)
     times_s = times_s[is_known]

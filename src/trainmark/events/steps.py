@@ -66,7 +66,7 @@ class Series:
 
     Args:
         step_ns: time of the slowest rank in nanoseconds.
-        loss_sum: sum of the losses of all samples.
+        loss_sum: sum of the losses of all samples; NaN: a rank's loss is not known.
         samples: number of samples of all ranks.
         global_samples: number of samples in the global batch, as each rank's batch declares it;
             ``RANKS_DISAGREE`` if ranks declare different numbers.
@@ -78,7 +78,7 @@ class Series:
     global_samples: NDArray[np.int64] = field(default_factory=_make_empty_integers)
 
     def add(self, rank: RankSteps) -> None:
-        """Add the steps of a rank; a rank that stopped early has no later steps."""
+        """Add the steps of a rank; all ranks begin with the same step, some stop early."""
         num_known_steps = len(self.step_ns)
         num_steps = len(rank.step_ns)
         samples = np.array(rank.samples)

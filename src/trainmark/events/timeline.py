@@ -81,7 +81,7 @@ class RankTimeline(RankSums):
 
     Args:
         rank: its number.
-        launch_ns: time of the launch.
+        launch_ns: time of the launch, on the same clock; 0 until ``read_run`` has set it.
         start_ns: time of the rank's first event.
         last_ns: time of its last event.
         finished: the rank wrote that it reached its end.
@@ -100,7 +100,7 @@ class RankTimeline(RankSums):
         used_bytes: highest reading of the memory in use; None: there was no reading.
         malformed_lines: number of lines that are not events of a rank.
         unfinished_ns: duration from the last event to the end that only the launcher saw; 0 if the
-            rank reported its end or an error.
+            rank reported its end or an error, and until ``read_run`` has set it.
     """
 
     rank: int
@@ -241,7 +241,8 @@ class RunTimeline:
 def read_rank(run_dir: Path, rank: int) -> tuple[RankTimeline, RankSteps]:
     """Read one rank's file and return what its events say, and its steps.
 
-    Without a file the rank never started, and both are empty.
+    Without a file the rank never started, and both are empty. ``launch_ns`` and ``unfinished_ns``,
+    which need events of the launcher, are left for ``read_run`` to set.
 
     Raises:
         OSError: the file cannot be read.
@@ -351,7 +352,8 @@ def read_run(run_dir: Path, world_size: int, nodes: int = 0) -> RunTimeline:
         del steps  # a million steps take 32 MB, and the next rank's as much again
     node_timelines = read_nodes(run_dir, nodes, world_size // nodes) if nodes else []
     align_clocks(node_timelines, [rank.clock_sync for rank in ranks])
-    # Difference of the first node's clock from that of each rank; empty on a single machine.
+    # By rank, what is added to a time on its clock to have it on the first node's clock; empty on a
+    # single machine.
     shifts_ns = {number: node.shift_ns for node in node_timelines for number in node.ranks}
     starts_ns = [
         rank.start_ns + shifts_ns.get(rank.rank, 0) for rank in ranks if rank.start_ns is not None
@@ -373,8 +375,9 @@ def _set_launch_times(
     or an error: after an error a rank ends, or the probe in a user's own program stops measuring.
 
     Args:
-        launch_events: on the clock of the first node.
-        shifts_ns: difference of that clock from each rank's, by rank; empty on a single machine.
+        launch_events: all its times are on the clock of the first node.
+        shifts_ns: by rank, what is added to a time on its clock to have it on the first node's;
+            empty on a single machine.
     """
     ends = [end for end in (launch_events.stop, launch_events.ranks_ended) if end is not None]
     ends_ns = [end.t_ns - launch_events.launch.t_ns for end in ends]
@@ -384,4 +387,6 @@ def _set_launch_times(
         rank.launch_ns = launch_events.launch.t_ns - shifts_ns.get(rank.rank, 0)
         # A rank that never started has no wall time.
         if not rank.finished and rank.error is None and rank.wall_ns is not None:
+            # Not negative: a stop whose time is not known counts as at the launch, which is before
+            # the rank's last event.
             rank.unfinished_ns = max(0, observed_end_ns - rank.wall_ns)
