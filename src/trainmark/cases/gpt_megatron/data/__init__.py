@@ -111,7 +111,7 @@ def find_pair(folder: Path) -> Path:
                 ),
             )
     raise DataError(
-        "the folder contains no .idx and .bin files",
+        "the folder contains no pair of .idx and .bin files",
         where=str(folder),
         rule=(
             "a data folder must contain one pair of files, such as corpus_text_document.idx and "
