@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
@@ -42,6 +43,13 @@ if TYPE_CHECKING:
 
     from trainmark.launch.cluster import Cluster
     from trainmark.plan.plan import Plan
+
+
+class ReadOnly:
+    """What ``os.statvfs`` returns of a file system, which is mounted read-only."""
+
+    def __init__(self, status: os.statvfs_result) -> None:
+        self.f_flag = status.f_flag | os.ST_RDONLY
 
 
 @pytest.fixture(autouse=True)
@@ -644,6 +652,28 @@ def test_dry_run_refuses_a_folder_that_the_series_could_not_create(
 
     assert code == 2
     assert "plan.yaml/runs" in error
+
+
+def test_series_in_a_read_only_folder_is_shown_once_it_is_finished(
+    cli: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the runs "a" and "b" of the plan, first only "a" has a record, then both."""
+    entry_a, entry_b = check_plan_text(tmp_path, PLAN_OF_A_AND_B)  # also writes plan.yaml
+    assert entry_a.plan is not None
+    assert entry_b.plan is not None
+    leave_record(entry_a.plan, "passed")
+    statvfs = os.statvfs
+    # All that is there is then on a file system that is mounted read-only.
+    monkeypatch.setattr(os, "statvfs", lambda path: ReadOnly(statvfs(path)))
+
+    code, _, error = cli("run", "plan.yaml", "--dry-run")
+    assert code == 2
+    assert "Read-only file system" in error
+
+    leave_record(entry_b.plan, "passed")
+    code, out, _ = cli("run", "plan.yaml", "--dry-run", "--json")
+    assert code == 0
+    assert [run["status"] for run in json.loads(out)["runs"]] == ["finished", "finished"]
 
 
 def test_dry_run_shows_launches_in_their_order_with_the_time_of_earlier_ones(

@@ -502,6 +502,23 @@ def test_each_trust_reason_is_shown_once_on_a_page():
     assert body.count("<li>CV of the step time: 30.0%</li>") == 1
 
 
+def test_worst_of_several_launches_is_not_taken_for_all_of_them():
+    """Steps became slower in one of three launches, and faster in another."""
+    slower, faster = (
+        make_record(
+            run_id=f"drift{drift}",
+            trust=Trust(grade="noisy", reasons=[message("not_steady", drift=drift)]),
+        )
+        for drift in (0.8, -0.2)
+    )
+    calm = make_record(run_id="calm", trust=Trust(grade="usable", reasons=[]))
+    unsteady, _few = page.build_document([faster, slower, calm]).doubts
+    assert translate(unsteady.short, "en") == "steps became 80.0% slower during the run"
+    text = translate(unsteady.full, "en")
+    assert "80.0% slower" in text
+    assert text.endswith("(in the worst launch; 2 of 3 launches are affected)")
+
+
 def test_trust_reason_of_some_launches_shows_their_number():
     launch = make_record(trust=Trust(grade="noisy", reasons=[message("machine_busy", share=0.5)]))
     calm = make_record(run_id="calm", trust=Trust(grade="usable", reasons=[]))

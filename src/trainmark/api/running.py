@@ -278,8 +278,10 @@ def plan_entries(
     with _record_failed_planning(show_remark=show_remark, dry_run=dry_run):
         entries = series.check_entries(file, dry_run=dry_run)
     plans = [entry.plan for entry in entries if entry.plan]  # a skipped entry has none
+    # Without missing launches, nothing is written: a finished series may be in a read-only folder.
     # Jobs of other machines may be shown on a machine that does not have the folder of the nodes.
-    if not dry_run or any(plan.launcher in (LOCAL, CONTAINER) for plan in plans):
+    missing = [plan for entry in entries for plan in entry.missing]
+    if missing and (not dry_run or any(plan.launcher in (LOCAL, CONTAINER) for plan in missing)):
         refuse_unwritable(file.out)
     _report_unchecked_data(plans, show_remark)
     _report_unproven(plans, show_remark)  # devices and launchers that have done no real runs yet

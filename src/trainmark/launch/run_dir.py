@@ -121,6 +121,8 @@ def refuse_unwritable(folder: Path) -> None:
     code = None
     if not nearest.is_dir():
         code = errno.ENOTDIR
+    elif os.statvfs(nearest).f_flag & os.ST_RDONLY:
+        code = errno.EROFS
     elif not os.access(nearest, os.W_OK | os.X_OK):
         code = errno.EACCES
     if code is not None:

@@ -37,7 +37,13 @@ from trainmark.record.advice import advise
 from trainmark.record.findings import INCONCLUSIVE_REPLAYS
 from trainmark.record.messages import shorten
 from trainmark.record.printed import DIFFERENCE_CODES
-from trainmark.record.trust import combine_verifications, find_worst_grade, get_trust, grade_reasons
+from trainmark.record.trust import (
+    combine_verifications,
+    find_worst_grade,
+    get_severity_arg,
+    get_trust,
+    grade_reasons,
+)
 from trainmark.record.work import count_parameters, is_same_size
 from trainmark.results.store.columns import get_device_name
 
@@ -149,6 +155,9 @@ def _add_affected_launches(text: Phrase, code: str, launches: Sequence[Record]) 
     If no launch has it, it is a reason of the launches together, such as their small number. If all
     have it, the number says nothing. In both cases the text is returned unchanged.
 
+    If several launches have a reason that differs in how bad it is, the text is that of the worst
+    one, and says so: other launches may even differ in the direction, such as faster and slower.
+
     Args:
         text: the reason in words.
         code: identifies the reason among those of a launch.
@@ -157,6 +166,8 @@ def _add_affected_launches(text: Phrase, code: str, launches: Sequence[Record]) 
     num_affected = sum(
         any(reason.code == code for reason in launch.trust.reasons) for launch in launches
     )
+    if num_affected > 1 and get_severity_arg(code):
+        return phrase("doubt.worst_launch", text=text, n=num_affected, all=len(launches))
     if not 0 < num_affected < len(launches):
         return text
     return phrase("doubt.of_launches", text=text, n=num_affected, all=len(launches))

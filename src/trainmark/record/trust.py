@@ -179,16 +179,20 @@ def _select_worst_reasons(reasons: Iterable[Message]) -> list[Message]:
     return list(worst_of_code.values())
 
 
+def get_severity_arg(code: str) -> str:
+    """Return the argument that tells how bad a reason with this code is; empty: none does."""
+    if code in FINDING_KINDS:
+        return FINDING_KINDS[code].severity_arg
+    return _SEVERITY_ARG_OF_NOISY_REASON.get(code, "")
+
+
 def _get_severity(reason: Message) -> float:
     """Return how bad a reason is: how far the argument that tells it is from 0.
 
     0 if the reason has no such argument, or if the argument is no number.
     """
-    name = _SEVERITY_ARG_OF_NOISY_REASON.get(reason.code, "")
-    if reason.code in FINDING_KINDS:
-        name = FINDING_KINDS[reason.code].severity_arg
     # None: the code has no such argument, or the record was edited and the argument is missing.
-    value = reason.args.get(name)
+    value = reason.args.get(get_severity_arg(reason.code))
     return abs(value) if isinstance(value, int | float) else 0.0
 
 
