@@ -260,6 +260,21 @@ def test_more_flops_than_preflight_measured_are_doubted(
         }
 
 
+@pytest.mark.parametrize(
+    ("step_ns", "differs"),
+    [(S, False), (900_000_000, False), (899_000_000, True), (1_101_000_000, True)],
+)
+def test_steps_whose_times_differ_from_their_window_by_more_than_a_tenth_are_noted(
+    tmp_path: Path, step_ns: int, differs: bool
+) -> None:
+    # The host's clock times a window of two steps as 2 s; the device's clock times each step.
+    events = make_rank_events([10, 10], of_all=[10, 10], changed=["a"])
+    (window,) = [event for event in events if event["event"] == "window"]
+    window["step_ns"] = [step_ns, step_ns]
+    noted = message("steps_beside_windows", rank=0, steps_s=2 * step_ns / S, windows_s=2.0)
+    assert (noted in list_doubts(read_timeline(tmp_path, events))) is differs
+
+
 def test_a_graph_compiled_after_the_warm_up_is_noted(tmp_path: Path) -> None:
     # One measured step of 8 samples on the only rank, which changes the parameter "a", and in which
     # ``torch.compile`` made 3 graphs.
