@@ -226,7 +226,10 @@ def test_folder_of_a_program_is_writable_and_data_is_not(plan: Plan) -> None:
     witness = Witness(
         spec=witness_spec, command=("python",), folder="/users/mine", starts_ranks=False
     )
-    witnessed = describe_job(plan.model_copy(update={"witness": witness}))
+    # No node generates data for such a program, whatever the plan says of the data.
+    generated = plan.data.model_copy(update={"origin": "generated"})
+    witnessed = describe_job(plan.model_copy(update={"witness": witness, "data": generated}))
+    assert not witnessed.generates_data
     mounts = [Mount("/runs/a", "/runs/a"), Mount("/users/mine", "/users/mine")]
     assert list_mounts(witnessed, Cluster(), "/runs/a") == mounts  # without the plan's data
     with_data = Cluster.model_validate({"data": "/data"})

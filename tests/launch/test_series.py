@@ -85,7 +85,7 @@ class Launcher:
     stop: StopRequest = field(default_factory=StopRequest)
     messages: list[str] = field(default_factory=list)
 
-    def __call__(self, plan: Plan, site: Cluster, label: str, follow: list[str]) -> Record:
+    def __call__(self, plan: Plan, site: Cluster, label: str, follow: tuple[str, ...]) -> Record:
         """Note the launch, and leave the record whose ending the test has set for it.
 
         Args:
@@ -466,7 +466,7 @@ def test_two_calls_never_share_a_folder(
     second_commands: list[tuple[int, str, str]] = []  # exit code, output and errors of each
     entries = check_plan_text(tmp_path, PLAN_OF_A_AND_B)
 
-    def launch(plan: Plan, site: Cluster, label: str, follow: list[str]) -> Record:
+    def launch(plan: Plan, site: Cluster, label: str, follow: tuple[str, ...]) -> Record:
         second_commands.append(cli("run", "plan.yaml", "--quiet"))  # during each launch
         return launcher(plan, site, label, follow)
 

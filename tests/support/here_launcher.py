@@ -16,12 +16,10 @@ class Here(Launcher):
 
     Args:
         scripts: lines of a shell that come before the script of a node, by its number.
-        options: of the node process.
         nodes: the processes of the nodes, once they have started.
     """
 
     scripts: dict[int, str] = field(default_factory=dict)
-    options: tuple[str, ...] = ()
     nodes: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
     def check(self, spec: Any, site: Any) -> None:
@@ -32,9 +30,7 @@ class Here(Launcher):
         # machine, so that 127.0.0.1 is the address at which they meet.
         files = {
             f"node{number}.sh": self.scripts.get(number, "")
-            + render_node_script(
-                spec, site, node_rank=str(number), master="127.0.0.1", options=self.options
-            )
+            + render_node_script(spec, site, node_rank=str(number), master="127.0.0.1")
             for number in range(spec.nnodes)
         }
         # The command does nothing: the first call of ``read_state`` runs the scripts.

@@ -38,7 +38,7 @@ from trainmark.acceptance.node_session import (
 )
 from trainmark.acceptance.peers import Heartbeat, Session
 from trainmark.acceptance.schedule import choose_num_rounds, pack_disjoint_rounds, plan_pair_rounds
-from trainmark.acceptance.session import read_session
+from trainmark.acceptance.session import AGENT_MODULE, read_session
 from trainmark.acceptance.tasks import RankTask
 from trainmark.acceptance.teams import Team
 from trainmark.documents import write_atomically
@@ -408,7 +408,7 @@ def main(words: list[str]) -> int:
     Returns:
         The exit code.
     """
-    parser = argparse.ArgumentParser(prog="trainmark.acceptance.agent", description=__doc__)
+    parser = argparse.ArgumentParser(prog=AGENT_MODULE, description=__doc__)
     parser.add_argument("session_dir", type=Path)
     parser.add_argument("--node-rank", type=int, required=True)
     # Host of the first node, and a port of it. The node finds its own address by them.

@@ -177,8 +177,8 @@ def conclude_nodes(opened: OpenedSession, *, interrupted: str | None) -> Conclus
     if "groups" in request.chosen_phases and STEP in times:
         searches = search_wholes(assessment, evidence, times[STEP], node_names_by_group, request)
         note_wholes(assessment, searches)
-        for _num_members, search in searches:
-            sets_to_measure += search.to_measure
+        for whole in searches:
+            sets_to_measure.extend(whole.search.to_measure)
     result = _make_result(
         opened,
         assessment,

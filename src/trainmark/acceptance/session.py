@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from trainmark.acceptance.evidence import Phase
 
 SESSIONS_DIR = "sessions"
+AGENT_MODULE = "trainmark.acceptance.agent"  # the module that a session starts on every node
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +77,7 @@ class OpenedSession:
         """Return the session's job: an agent on each node, which goes on if another node fails."""
         return JobSpec.from_plan(
             self.plan,
-            node_module="trainmark.acceptance.agent",
+            node_module=AGENT_MODULE,
             ends_with_a_node=False,
             timeout_s=self.limit_s,
         )

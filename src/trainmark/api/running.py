@@ -299,7 +299,7 @@ def run_entries(
     """
     with note_stop_signals(deliver=deliver) as stop:
 
-        def launch(plan: Plan, cluster: Cluster, label: str, follow: list[str]) -> Record:
+        def launch(plan: Plan, cluster: Cluster, label: str, follow: tuple[str, ...]) -> Record:
             """Do one launch of an entry; ``follow`` names its programs as the plan file does."""
             targets = parse_targets(follow)
             return launch_once(

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from trainmark.plan.plan import Plan
 
+NODE_MODULE = "trainmark.launch.node"  # the ``node_module`` of a run
 _GRACE_S = 300.0  # between the end of the time limit, which nodes enforce, and the engine's limit
 
 
@@ -21,7 +22,8 @@ class JobSpec:
     """A job to start: the same Python module on each of several nodes.
 
     Args:
-        run_id: id of the run, after which the job is named.
+        run_id: id of the plan, after which the job is named: the id of the run, or for a session of
+            an acceptance test an id of the same form, made for that session.
         launcher: name of the launcher that starts the job.
         run_dir: folder of the job, which has the plan: the run directory, or the folder of a
             session of an acceptance test.
@@ -30,9 +32,11 @@ class JobSpec:
         vendor: name of the vendor of the nodes' devices.
         data_folder: folder of the data; None: the ranks run a user's own program, whose data is
             not known.
-        generates_data: whether a node that lacks the data generates it.
+        generates_data: whether a node that lacks the data generates it; False for a user's own
+            program.
         program_folder: folder of the user's own program; None: the ranks train a case.
-        plan_json: the plan in one line, for hosts that do not see ``run_dir``.
+        plan_json: the plan itself, in one line. Only ssh with ``run_root`` sends it, to hosts that
+            do not see ``run_dir``; the nodes of all other jobs read the plan in ``run_dir``.
         node_module: Python module that is started on every node.
         ends_with_a_node: whether all nodes are ended if one fails.
         timeout_s: time limit of the whole job in seconds.
@@ -61,7 +65,14 @@ class JobSpec:
         The time limit is not taken from the plan: the limit in its recipe is that of one training,
         and an acceptance test trains many times.
         """
-        program_folder = None if plan.witness is None else Path(plan.witness.folder)
+        data_folder = None
+        generates_data = False
+        program_folder = None
+        if plan.witness is None:  # the ranks train a case
+            data_folder = Path(plan.data.folder)
+            generates_data = plan.data.origin == "generated"
+        else:
+            program_folder = Path(plan.witness.folder)
         return cls(
             run_id=plan.run_id,
             launcher=plan.launcher,
@@ -69,8 +80,8 @@ class JobSpec:
             nnodes=plan.nnodes,
             nproc=plan.nproc,
             vendor=plan.device.vendor,
-            data_folder=Path(plan.data.folder) if program_folder is None else None,
-            generates_data=plan.data.origin == "generated",
+            data_folder=data_folder,
+            generates_data=generates_data,
             program_folder=program_folder,
             plan_json=plan.model_dump_json(),
             node_module=node_module,

@@ -21,6 +21,7 @@ from trainmark import __version__, cases, devices
 from trainmark.errors import DataError, TrainmarkError, escape_controls
 from trainmark.events.schema import EventWriter, name_node_file
 from trainmark.launch import processes, run_dir
+from trainmark.launch.job_spec import NODE_MODULE
 from trainmark.launch.local import prepare_setup, run_ranks
 from trainmark.launch.network import refuse_unusable_network
 from trainmark.launch.processes import note_stop_signals
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
     from trainmark.launch.processes import StopRequest
     from trainmark.plan.witness import Witness
 
-MODULE = "trainmark.launch.node"
 _MAX_SILENCE_S = 60.0  # of standard input; after that the launcher counts as lost
 
 
@@ -162,7 +162,7 @@ def _run_node(
     refuse_unusable_network(
         setup.variables, vendor, world_size=plan.world_size, master=options.master
     )
-    run_dir.emit_launch(events, [MODULE, str(node)], setup.environment, node)
+    run_dir.emit_launch(events, [NODE_MODULE, str(node)], setup.environment, node)
     if data_folder is not None:  # only ranks that train a case read these variables
         # The ranks get the versions of their node: the first rank compares those of all nodes.
         packages = {"trainmark": __version__, "python": setup.environment["python"]}
@@ -182,7 +182,7 @@ def _run_node(
 
 def main(arguments: list[str]) -> int:
     """Run this node's part of the plan in the run directory; 0 if all its ranks succeeded."""
-    parser = argparse.ArgumentParser(prog="trainmark.launch.node", description=__doc__)
+    parser = argparse.ArgumentParser(prog=NODE_MODULE, description=__doc__)
     parser.add_argument("run_dir", type=Path)
     parser.add_argument("--node-rank", type=int, required=True)
     # Host and port of the first node, where all ranks meet.

@@ -85,7 +85,7 @@ class SeriesEntry:
     ended: Mapping[int, tuple[Path, Record]] = field(default_factory=dict)
     missing: tuple[Plan, ...] = ()
     earlier_failures: tuple[Path, ...] = ()
-    follow: list[str] = field(default_factory=list)
+    follow: tuple[str, ...] = ()
 
     @property
     def num_launches(self) -> int:
@@ -248,7 +248,7 @@ def _check_entry(entry: Entry, cluster: Cluster, *, dry_run: bool) -> SeriesEntr
         name=entry.name,
         plan=plan,
         cluster=cluster,
-        follow=entry.follow or [],  # programs, such as wandb, to which progress is handed
+        follow=tuple(entry.follow or ()),  # programs, such as wandb, to which progress is handed
     )
     return _scan_attempts(planned_entry)
 
@@ -333,7 +333,7 @@ def run_entries(
     entries: Sequence[SeriesEntry],
     stop: StopRequest,
     *,
-    launch: Callable[[Plan, Cluster, str, list[str]], Record],
+    launch: Callable[[Plan, Cluster, str, tuple[str, ...]], Record],
     report: Callable[[str], None],
 ) -> list[SeriesEntry]:
     """Do all missing launches; return the entries as they ended, in the same order.
@@ -398,7 +398,7 @@ def _launch_missing(
     labels: dict[str, str],
     stop: StopRequest,
     *,
-    launch: Callable[[Plan, Cluster, str, list[str]], Record],
+    launch: Callable[[Plan, Cluster, str, tuple[str, ...]], Record],
     report: Callable[[str], None],
 ) -> _LaunchResults:
     """Do the missing launches; return their records, and why a launch could not begin.

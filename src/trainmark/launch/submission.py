@@ -17,7 +17,7 @@ from trainmark.errors import EnvironmentFault, RecordError, TrainmarkError
 from trainmark.events.schema import JOB_EVENTS_FILE, LAUNCHER_FILE, EventWriter
 from trainmark.launch import launchers, run_dir
 from trainmark.launch.cluster import Cluster
-from trainmark.launch.job_spec import JobSpec
+from trainmark.launch.job_spec import NODE_MODULE, JobSpec
 from trainmark.launch.job_watch import JobWatch
 from trainmark.launch.launchers import EngineJob, JobState
 from trainmark.plan.plan import PLAN_FILE, Plan
@@ -54,7 +54,7 @@ def describe_job(plan: Plan) -> JobSpec:
     """Return the job of a run: its nodes start the ranks, and end them at the run's time limit."""
     return JobSpec.from_plan(
         plan,
-        node_module="trainmark.launch.node",
+        node_module=NODE_MODULE,
         ends_with_a_node=True,
         timeout_s=float(plan.recipe["timeout_s"]),
     )

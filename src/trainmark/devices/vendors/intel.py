@@ -212,9 +212,8 @@ class Intel(TorchVendor):
         https://oneapi-src.github.io/level-zero-spec/level-zero/latest/core/PROG.html, 2026-11-22
         """
         mask = os.environ.get("ZE_AFFINITY_MASK", "")
-        num_devices = len(
-            self.list_pci_folders()
-        )  # a card's folder is listed for each device in it
+        # The folder of a card is listed once for each device in it.
+        num_devices = len(self.list_pci_folders())
         if not mask:
             return list(range(num_devices))
         return sorted(select_visible(mask, num_devices))  # a mask chooses, it does not order

@@ -31,19 +31,19 @@ if TYPE_CHECKING:
 
 JobPhase = Literal["waiting", "running", "ended", "lost"]
 Process = subprocess.Popen[bytes]
-JOB_FILE = "job.id"  # in the run directory: output of the command, which names the job
-LOG_FILE = "log.job.txt"  # in the run directory: output of the job outside of its nodes
+JOB_FILE = "job.id"  # in the job's folder: output of the command, which names the job
+LOG_FILE = "log.job.txt"  # in the job's folder: output of the job outside of its nodes
 NO_RUNTIME = "no container runtime (docker, podman or apptainer) is set"
 _PROGRAM_TIMEOUT_S = 60.0  # of most calls of an engine's program; the engine may be under load
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineCommand:
-    """The command that starts a run. It runs in the run directory, after ``files`` are written.
+    """The command that starts a job. It runs in the job's folder, after ``files`` are written.
 
     Args:
         argv: program and arguments.
-        files: content by path, relative to the run directory.
+        files: content by path, relative to the job's folder.
         submits: whether the command returns at once and prints the job's id, which is kept in
             ``JOB_FILE``. The job then continues without the process that started it.
     """
@@ -53,9 +53,9 @@ class EngineCommand:
     submits: bool = False
 
     def render_script(self, run_dir: Path) -> str:
-        """Return a shell script for a user to paste, which starts the run by hand.
+        """Return a shell script for a user to paste, which starts the job by hand.
 
-        It writes ``files`` into the run directory and runs the command there. What a command that
+        It writes ``files`` into the job's folder and runs the command there. What a command that
         submits prints goes to ``JOB_FILE``, in which ``attach`` finds the job's id.
         """
         return render_template(
@@ -116,7 +116,7 @@ class EngineJob:
 
 
 class Launcher(ABC):
-    """One way to start a run on the machines of a cluster.
+    """One way to start a job on the machines of a cluster.
 
     This base class follows a job that is a process of this machine and ends with this process.
     Launchers of engines override ``read_state`` and ``cancel``.
@@ -127,7 +127,7 @@ class Launcher(ABC):
 
     @abstractmethod
     def check(self, spec: JobSpec, cluster: Cluster) -> None:
-        """Check for problems that would stop the run, before anything is submitted.
+        """Check for problems that would stop the job, before anything is submitted.
 
         Raises:
             UsageError: the job or the cluster file asks for something impossible.
@@ -137,7 +137,7 @@ class Launcher(ABC):
 
     @abstractmethod
     def build_command(self, spec: JobSpec, cluster: Cluster) -> EngineCommand:
-        """Return the command that starts the run; start and write nothing."""
+        """Return the command that starts the job; start and write nothing."""
 
     def read_state(self, job: EngineJob) -> JobState:
         """Return the current state of a job, without blocking for long.
@@ -146,7 +146,7 @@ class Launcher(ABC):
 
         Raises:
             EnvironmentFault: the engine does not answer; the last known state stays valid.
-            RecordError: the run directory does not name the job.
+            RecordError: ``JOB_FILE`` does not name the job.
         """
         # An earlier process of this program started the job, which ended with that process.
         if job.process is None:
@@ -172,7 +172,7 @@ class Launcher(ABC):
             job.process.terminate()
 
     def collect(self, job: EngineJob) -> None:  # noqa: B027 - most have nothing to do
-        """Copy files that nodes wrote elsewhere into the run directory; remove the job's remains.
+        """Copy files that nodes wrote elsewhere into the job's folder; remove the job's remains.
 
         Raises:
             EnvironmentFault: a node or the engine cannot be reached.
@@ -219,7 +219,7 @@ def render_template(file: str, **values: object) -> str:
 def read_log_end(log: Path) -> str:
     """Return the last 64 KiB of a log, which may be too large to read whole.
 
-    Empty if the log is missing: somebody may delete the run directory while the job runs.
+    Empty if the log is missing: somebody may delete the job's folder while the job runs.
     """
     if not log.exists():
         return ""
@@ -270,7 +270,7 @@ def run_program(
 
 
 def start_job(command: EngineCommand, spec: JobSpec, cluster: Cluster) -> EngineJob:
-    """Run ``command`` in the run directory, into which its files were written before.
+    """Run ``command`` in the job's folder, into which its files were written before.
 
     A command that submits returns at once, and the job runs without this process. Any other command
     becomes a process that ends when this process does.

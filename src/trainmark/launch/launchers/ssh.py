@@ -111,9 +111,9 @@ def build_ssh_arguments(url: str, settings: SshSettings, script: str) -> list[st
 
 
 def locate_remote_folder(spec: JobSpec, cluster: Cluster) -> Path:
-    """Return the folder of a run on each host.
+    """Return the folder of a job on each host.
 
-    Without ``ssh.run_root``, the hosts share the run directory under the same path.
+    Without ``ssh.run_root``, the hosts share the job's folder under the same path.
     """
     if cluster.ssh.run_root is None:
         return spec.run_dir
@@ -166,7 +166,7 @@ class Ssh(Launcher):
             UsageError: the cluster file has too few hosts.
             EnvironmentFault: a host cannot be reached, or the program does not run there.
         """
-        # The run's own folder does not exist yet, so the check runs in the one above it.
+        # The job's own folder does not exist yet, so the check runs in the one above it.
         folder = str(cluster.ssh.run_root or spec.run_dir.parent)
         script = render_python_script(
             spec, cluster, ["-m", "trainmark", "--version"], folder=folder
