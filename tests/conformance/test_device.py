@@ -112,7 +112,8 @@ FAULTY_VENDORS = [
     # A plain tuple has no fields, by whose names callers read it.
     (
         {"unusable": lambda _: ("why", "fix")},
-        "unusable() is ('why', 'fix'), not a valid Refusal | None: the value must be of type",
+        "unusable() is ('why', 'fix'), not a valid Refusal | None: the value must be of type "
+        "Refusal",
     ),
     (
         {"unusable": lambda _: Refusal(why="why", fix=5)},
@@ -165,7 +166,8 @@ FAULTY_DEVICES = [
     ),
     (
         {"matmul_rate": lambda *_: (1e9, 0.0)},
-        "matmul_rate(fp32) is (1000000000.0, 0.0), not a valid MatmulRate: the value must be of",
+        "matmul_rate(fp32) is (1000000000.0, 0.0), not a valid MatmulRate: the value must be "
+        "of type MatmulRate",
     ),
 ]
 

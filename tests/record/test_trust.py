@@ -24,6 +24,70 @@ if TYPE_CHECKING:
     from trainmark.record.record import Trust
     from trainmark.spec import Message
 
+# The grade to which each finding lowers the trust, by the finding's code. Records contain both, and
+# other programs read them, so neither may change unnoticed.
+GRADES_OF_FINDINGS = {
+    "loss_never_changes": "do_not_quote",
+    "flops_above_preflight": "do_not_quote",
+    "evaluated_rows": "do_not_quote",
+    "evaluation_rows_change": "do_not_quote",
+    "steps_beside_windows": "do_not_quote",
+    "quality_above_best": "do_not_quote",
+    "device_shared": "do_not_quote",
+    "replay_differs": "do_not_quote",
+    "device_errors": "do_not_quote",
+    "few_updates": "do_not_quote",
+    "rows_repeated": "do_not_quote",
+    "flops_above_counted": "do_not_quote",
+    "evaluation_rows_repeated": "do_not_quote",
+    "witness_batch": "do_not_quote",
+    "witness_tokens": "do_not_quote",
+    "witness_precision": "do_not_quote",
+    "witness_no_gradients": "do_not_quote",
+    "witness_pauses": "do_not_quote",
+    "witness_gradients": "do_not_quote",
+    "witness_changed_outside": "do_not_quote",
+    "witness_loss_not_finite": "do_not_quote",
+    "parameters_unchanged_in_window": "do_not_quote",
+    "gradients_zero": "do_not_quote",
+    "parameters_changed_after_training": "do_not_quote",
+    "slow_device": "noisy",
+    "slow_rank": "noisy",
+    "slow_data": "noisy",
+    "throttled_while_measured": "noisy",
+    "steadiness_unknown": "noisy",
+    "not_steady": "noisy",
+    "machine_busy": "noisy",
+    "read_before_measured": "noisy",
+    "compiled_while_measured": "noisy",
+    "kernel_messages": "noisy",
+    "nodes_differ": "usable",
+    "resumed": "usable",
+    "replay_not_deterministic": "usable",
+    "no_window_replayed": "usable",
+    "device_errors_corrected": "usable",
+    "own_epoch": "usable",
+    "evaluation_unchecked": "usable",
+    "witness_batches_unseen": "usable",
+    "printed_agrees": "usable",
+    "printed_because_accumulation": "usable",
+    "printed_because_all_ranks": "usable",
+    "printed_because_fastest": "usable",
+    "printed_because_formula": "usable",
+    "printed_because_micro_batches": "usable",
+    "printed_because_one_rank": "usable",
+    "printed_because_padding": "usable",
+    "printed_because_peak": "usable",
+    "printed_because_twice": "usable",
+    "printed_because_waiting": "usable",
+    "printed_because_warmup": "usable",
+    "printed_because_whole": "usable",
+    "printed_differs": "usable",
+    "printed_nothing": "usable",
+    "printed_unknown": "usable",
+    "printed_unmeasured": "usable",
+}
+
 
 def grade_single_launch(
     *,
@@ -89,10 +153,11 @@ def test_each_reason_gives_its_grade(changes: dict[str, Any], grade: str, codes:
 def test_each_listed_finding_gives_its_grade() -> None:
     # A single launch without findings is noisy too, but then without a code: the codes show what a
     # finding does.
-    for code, kind in FINDING_KINDS.items():
+    assert GRADES_OF_FINDINGS.keys() == FINDING_KINDS.keys()
+    for code, grade in GRADES_OF_FINDINGS.items():
         # Given twice, a finding is one reason.
-        found = grade_single_launch(findings=[message(code)] * 2)
-        assert found == (("noisy", []) if kind.grade == "usable" else (kind.grade, [code]))
+        graded = grade_single_launch(findings=[message(code)] * 2)
+        assert graded == (("noisy", []) if grade == "usable" else (grade, [code]))
 
 
 def test_a_built_record_carries_its_trust(tmp_path: Path) -> None:
