@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from trainmark.errors import EnvironmentFault, LostRunError, RecordError
-from trainmark.events.schema import LAUNCHER_FILE
 from trainmark.launch import job_watch, launchers, run_dir, submission
 from trainmark.launch.cluster import Cluster
 from trainmark.launch.launchers import EngineCommand, EngineJob, JobState, Launcher
 from trainmark.launch.processes import StopRequest
+from trainmark.launch.run_dir import LOCK_FILE
 from trainmark.plan.choosing import RemoteTarget
 from trainmark.plan.request import RunRequest
 from trainmark.plan.resolving import resolve
@@ -199,18 +199,18 @@ def test_job_whose_files_cannot_be_written_begins_no_run(
 ) -> None:
     """A file in a folder that is missing stands for any file that the disk does not take.
 
-    ``Held`` is an engine, whose command here is one with such a file. ``LAUNCHER_FILE`` is the
-    file of the launcher's events. ``use_engine`` puts an engine in the place of every launcher.
+    ``Held`` is an engine, whose command here has such a file, after one that is written.
+    ``use_engine`` puts an engine in the place of every launcher.
     """
     new_plan = plan.model_copy(update={"run_dir": str(tmp_path / "new")})
     use_engine(Held())
-    command = EngineCommand(argv=("true",), files={"missing/job.sh": ""})
+    command = EngineCommand(argv=("true",), files={"job.sh": "", "missing/job.sh": ""})
     monkeypatch.setattr(Held, "build_command", lambda *_: command)
     monkeypatch.setattr(submission, "require_launcher", lambda *_: Held())
     with pytest.raises(EnvironmentFault, match="cannot write to this folder"):
         submission.prepare_job(new_plan, Cluster())
-    # Without the launcher's first event, a run has not begun.
-    assert not (tmp_path / "new" / LAUNCHER_FILE).exists()
+    # No run has begun, and its folder can be used again.
+    assert [path.name for path in (tmp_path / "new").iterdir()] == [LOCK_FILE]
 
 
 def test_submitting_command_saves_the_job_id(plan: Plan) -> None:

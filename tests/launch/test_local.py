@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import time
 from typing import TYPE_CHECKING
@@ -10,7 +11,7 @@ import pytest
 
 from support.fakes import GOLDEN
 from trainmark.errors import CaseError, DivergedError, EnvironmentFault, UsageError
-from trainmark.launch import local, processes
+from trainmark.launch import local, processes, run_dir
 from trainmark.launch.processes import StopRequest
 from trainmark.launch.run_dir import create_run_dir, lock_folder, record_failed_planning
 from trainmark.plan.plan import Plan
@@ -38,6 +39,21 @@ def test_folder_in_which_another_run_begins_is_refused(tmp_path: Path) -> None:
         create_run_dir(tmp_path),
     ):
         raise AssertionError("the folder must not be given to a second run")
+
+
+def test_folder_stays_unused_if_the_disk_is_full_before_a_run_begins(
+    toy_plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The plan still fits on the disk; the launcher's first event does not."""
+
+    def fail_to_write(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(run_dir, "emit_launch", fail_to_write)
+    with create_run_dir(tmp_path), pytest.raises(EnvironmentFault, match="No space left"):
+        run_dir.begin_run(toy_plan, tmp_path, environment={})
+    with create_run_dir(tmp_path):  # the next run may have the folder
+        assert [path.name for path in tmp_path.iterdir()] == [run_dir.LOCK_FILE]
 
 
 def test_rank_gets_its_number_in_the_environment(tmp_path: Path) -> None:

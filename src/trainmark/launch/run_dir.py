@@ -33,7 +33,7 @@ from trainmark.validation import describe_error
 from trainmark.witness.printed import list_outputs, read_printed, thin_out
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from trainmark.plan.resolving import UnplannableError
     from trainmark.record.record import Record
@@ -161,14 +161,24 @@ def begin_run(plan: Plan, run_dir: Path, environment: dict[str, Any]) -> EventWr
 
     Returns:
         The writer of the launcher's events.
+
+    Raises:
+        EnvironmentFault: the folder cannot be written; what was written is removed again.
     """
     try:
         plan.save(run_dir)
         events = EventWriter(run_dir / LAUNCHER_FILE, time.perf_counter_ns)
         emit_launch(events, [Path(sys.argv[0]).name, *sys.argv[1:]], environment)
     except OSError as error:
+        remove_files(run_dir, (PLAN_FILE, LAUNCHER_FILE))
         raise build_write_fault(run_dir, error) from error
     return events
+
+
+def remove_files(run_dir: Path, names: Iterable[str]) -> None:
+    """Remove what was written of a run that did not begin, so that its folder stays unused."""
+    for name in names:
+        (run_dir / name).unlink(missing_ok=True)
 
 
 def record_failed_planning(error: UnplannableError) -> Record:

@@ -75,17 +75,29 @@ def prepare_job(plan: Plan, cluster: Cluster) -> Callable[[], EngineJob]:
     command = build_command(plan, cluster)
     folder = Path(plan.run_dir)
     with run_dir.create_run_dir(folder):  # locks the folder in the block
-        # The files come first: if they cannot be written, there is no run.
         try:
             for name, content in command.files.items():
-                (folder / name).write_text(content, encoding="utf-8")
-        except OSError as error:
-            raise run_dir.build_write_fault(folder, error) from error
-        # The file of the launcher's events is closed: `follow` opens it again. The nodes describe
-        # their environments themselves.
-        run_dir.begin_run(plan, folder, environment={}).close()
+                _write_file(folder / name, content)
+            # The file of the launcher's events is closed: `follow` opens it again. The nodes
+            # describe their environments themselves.
+            run_dir.begin_run(plan, folder, environment={}).close()
+        except EnvironmentFault:
+            run_dir.remove_files(folder, command.files)
+            raise
     # From here on the lock is free, but the files keep other runs out of the folder.
     return lambda: launchers.start_job(command, spec, cluster)
+
+
+def _write_file(file: Path, content: str) -> None:
+    """Write a file of a job into its folder.
+
+    Raises:
+        EnvironmentFault: it cannot be written.
+    """
+    try:
+        file.write_text(content, encoding="utf-8")
+    except OSError as error:
+        raise run_dir.build_write_fault(file.parent, error) from error
 
 
 def build_command(plan: Plan, cluster: Cluster) -> EngineCommand:

@@ -38,6 +38,7 @@ from trainmark.record.printed_speed import PrintedSpeed  # noqa: TC001 - pydanti
 from trainmark.record.replays import Replays  # noqa: TC001 - pydantic reads it at run time
 from trainmark.spec import Message  # noqa: TC001 - likewise
 from trainmark.telemetry.summary import Telemetry  # noqa: TC001 - pydantic reads it at run time
+from trainmark.validation import find_first_misfit
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -408,8 +409,9 @@ def read_record(path: Path) -> Record:
             ) from None
         # Commands that read a run first call ``launch.run_dir.make_record``, which makes a missing
         # record from plan and events, or says why it cannot. So nothing is advised on that here.
-        fix = "pass a run directory or its record.json"
-        what = "no record found" if path.is_dir() else "no such file or folder"
+        what, fix = "no such file or folder", "check the path"
+        if file.name == RECORD_FILE and folder.is_dir():
+            what, fix = "no record found", "pass a run directory or its record.json"
         raise RecordError(what, where=str(file), fix=fix) from None
     except (OSError, ValueError) as error:
         what = "not a record of this schema"
@@ -421,6 +423,10 @@ def read_record(path: Path) -> Record:
             what = "not a valid record"
             rule = f"the record must be unchanged since Trainmark {__version__} wrote it"
             fix = "restore the file, or measure again"
+        elif isinstance(error, ValidationError) and find_first_misfit(error).kind == "json_invalid":
+            what = "not a record"
+            rule = "a record is a complete JSON document, as Trainmark wrote it"
+            fix = "pass a run directory or its record.json"
         if _can_be_computed_again(file):
             fix = (
                 f"remove {RECORD_FILE}, then run `trainmark report {file.parent}` to compute the "
