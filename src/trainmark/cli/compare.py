@@ -28,14 +28,14 @@ def compare(
         str,
         typer.Argument(
             metavar="A",
-            help="Baseline: runs, folders or bundles; quote several paths together.",
+            help="Baseline: runs, folders or bundles; put several in one pair of quotes.",
         ),
     ],
     b: Annotated[
         str,
         typer.Argument(
             metavar="B",
-            help="Runs, folders or bundles to compare with A; quote several paths together.",
+            help="Runs, folders or bundles to compare with A; put several in one pair of quotes.",
         ),
     ],
     figure: Annotated[
